@@ -1,0 +1,168 @@
+//! The one error catalogue: a stable reason, the code it always has, and a sentence for a person.
+//! Doors translate it; nothing below them invents another.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The coarse kind of an error, spelt as in gRPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    InvalidArgument,
+    Unauthenticated,
+    PermissionDenied,
+    NotFound,
+    AlreadyExists,
+    FailedPrecondition,
+    Aborted,
+    OutOfRange,
+    ResourceExhausted,
+    Unavailable,
+    DeadlineExceeded,
+    Internal,
+}
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident = $text:literal => $code:ident,)+) => {
+        /// Why something was refused or failed. The text form is stable: scripts hold on to it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Reason { $($(#[$doc])* $variant,)+ }
+
+        impl Reason {
+            pub const ALL: &'static [Reason] = &[$(Reason::$variant,)+];
+
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Reason::$variant => $text,)+ }
+            }
+
+            pub const fn code(self) -> Code {
+                match self { $(Reason::$variant => Code::$code,)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    InvalidField = "INVALID_FIELD" => InvalidArgument,
+    InvalidFilter = "INVALID_FILTER" => InvalidArgument,
+    InvalidPageToken = "INVALID_PAGE_TOKEN" => InvalidArgument,
+    InvalidPlan = "INVALID_PLAN" => InvalidArgument,
+    UnknownRunType = "UNKNOWN_RUN_TYPE" => InvalidArgument,
+    TokenMissing = "TOKEN_MISSING" => Unauthenticated,
+    TokenInvalid = "TOKEN_INVALID" => Unauthenticated,
+    MachineNotFound = "MACHINE_NOT_FOUND" => NotFound,
+    RunNotFound = "RUN_NOT_FOUND" => NotFound,
+    PlanNotFound = "PLAN_NOT_FOUND" => NotFound,
+    ExecutionNotFound = "EXECUTION_NOT_FOUND" => NotFound,
+    /// A MAC, serial number or system UUID that another machine holds.
+    IdentityTaken = "IDENTITY_TAKEN" => AlreadyExists,
+    PlanExists = "PLAN_EXISTS" => AlreadyExists,
+    RequestIdReused = "REQUEST_ID_REUSED" => AlreadyExists,
+    ActiveRun = "ACTIVE_RUN" => FailedPrecondition,
+    IllegalTransition = "ILLEGAL_TRANSITION" => FailedPrecondition,
+    /// The edge exists, but belongs to somebody else.
+    NotYourTransition = "NOT_YOUR_TRANSITION" => FailedPrecondition,
+    PhaseForbidsRun = "PHASE_FORBIDS_RUN" => FailedPrecondition,
+    RunAlreadyEnded = "RUN_ALREADY_ENDED" => FailedPrecondition,
+    ProviderUnknown = "PROVIDER_UNKNOWN" => FailedPrecondition,
+    CapabilityMissing = "CAPABILITY_MISSING" => FailedPrecondition,
+    ClusterMissing = "CLUSTER_MISSING" => FailedPrecondition,
+    NotConfirmed = "NOT_CONFIRMED" => FailedPrecondition,
+    VersionMismatch = "VERSION_MISMATCH" => Aborted,
+    /// Two writers met; trying again is safe and will do.
+    Contention = "CONTENTION" => Aborted,
+    SequenceOutOfRange = "SEQUENCE_OUT_OF_RANGE" => OutOfRange,
+    LimitReached = "LIMIT_REACHED" => ResourceExhausted,
+    QueueFull = "QUEUE_FULL" => ResourceExhausted,
+    StorageFull = "STORAGE_FULL" => ResourceExhausted,
+    StoreUnavailable = "STORE_UNAVAILABLE" => Unavailable,
+    /// A commit was sent and its answer lost. Repeating the call is safe and tells.
+    OutcomeUnknown = "OUTCOME_UNKNOWN" => Unavailable,
+    ShuttingDown = "SHUTTING_DOWN" => Unavailable,
+    DeadlineExceeded = "DEADLINE_EXCEEDED" => DeadlineExceeded,
+    Internal = "INTERNAL" => Internal,
+}
+
+impl Code {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Code::InvalidArgument => "INVALID_ARGUMENT",
+            Code::Unauthenticated => "UNAUTHENTICATED",
+            Code::PermissionDenied => "PERMISSION_DENIED",
+            Code::NotFound => "NOT_FOUND",
+            Code::AlreadyExists => "ALREADY_EXISTS",
+            Code::FailedPrecondition => "FAILED_PRECONDITION",
+            Code::Aborted => "ABORTED",
+            Code::OutOfRange => "OUT_OF_RANGE",
+            Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+            Code::Unavailable => "UNAVAILABLE",
+            Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Code::Internal => "INTERNAL",
+        }
+    }
+}
+
+/// What went wrong, to whom, and what is allowed instead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    pub reason: Reason,
+    /// What was being done, to what, why it failed and what can be done now.
+    pub message: String,
+    /// The legal alternatives, where there are any (the next states, the known names).
+    pub allowed: Vec<String>,
+    /// Facts for scripts: the field at fault, the run in the way.
+    pub details: BTreeMap<String, String>,
+}
+
+impl Error {
+    pub fn new(reason: Reason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into(), allowed: Vec::new(), details: BTreeMap::new() }
+    }
+
+    /// A request field that is missing or malformed.
+    pub fn field(field: &str, problem: impl fmt::Display) -> Self {
+        Self::new(Reason::InvalidField, format!("{field}: {problem}")).with("field", field)
+    }
+
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self::new(Reason::Internal, message)
+    }
+
+    #[must_use]
+    pub fn with(mut self, key: &str, value: impl Into<String>) -> Self {
+        self.details.insert(key.to_owned(), value.into());
+        self
+    }
+
+    #[must_use]
+    pub fn allowing<T: fmt::Display>(mut self, allowed: impl IntoIterator<Item = T>) -> Self {
+        self.allowed = allowed.into_iter().map(|a| a.to_string()).collect();
+        self
+    }
+
+    pub fn code(&self) -> Code {
+        self.reason.code()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_unique_and_spelt_for_scripts() {
+        let mut seen = std::collections::HashSet::new();
+        for reason in Reason::ALL {
+            let text = reason.as_str();
+            assert!(seen.insert(text), "{text} stands twice");
+            assert!(text.chars().all(|c| c.is_ascii_uppercase() || c == '_'), "{text}");
+        }
+    }
+}

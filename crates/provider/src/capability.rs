@@ -1,0 +1,202 @@
+//! The capability traits. Every call is short: long work is accepted, then observed.
+
+use crate::{Ack, Operation, ProviderResult, Target};
+use async_trait::async_trait;
+use domain::plan::{BootMode, Capability, RebootMode};
+use std::collections::BTreeMap;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PowerState {
+    On,
+    Off,
+}
+
+/// What a look at the machine shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    pub serial_number: String,
+    pub system_uuid: String,
+    pub power: PowerState,
+    /// Whether the system on it answers.
+    pub reachable: bool,
+    /// Changes with every boot: the proof that one happened.
+    pub boot_id: String,
+    /// The boot source set for the next boot (or for all, when persistent), if any.
+    pub boot_override: Option<BootMode>,
+    /// The image on its disk, if one was ever installed, and the operation that put it there.
+    pub installed: Option<Install>,
+    /// The installation under way, if any.
+    pub installing: Option<Install>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Install {
+    pub image: String,
+    /// [`Operation::key`] of the act that began it, where the upstream can tell.
+    pub operation: String,
+}
+
+#[async_trait]
+pub trait Inspect: Send + Sync {
+    async fn inspect(&self, target: &Target) -> ProviderResult<Inspection>;
+}
+
+#[async_trait]
+pub trait PowerControl: Send + Sync {
+    async fn reset(&self, target: &Target, mode: RebootMode, op: &Operation) -> ProviderResult<Ack>;
+    async fn power_off(&self, target: &Target, op: &Operation) -> ProviderResult<Ack>;
+}
+
+#[async_trait]
+pub trait BootControl: Send + Sync {
+    async fn set_boot(&self, target: &Target, mode: BootMode, persistent: bool, op: &Operation) -> ProviderResult<Ack>;
+    async fn clear_boot(&self, target: &Target, op: &Operation) -> ProviderResult<Ack>;
+}
+
+#[async_trait]
+pub trait ImageControl: Send + Sync {
+    /// Begins an installation; `Inspection::installing` and `installed` tell how it goes.
+    async fn install(&self, target: &Target, image: &str, user_data_ref: &str, op: &Operation) -> ProviderResult<Ack>;
+    /// Stops an installation that this operation began.
+    async fn abort_install(&self, target: &Target, op: &Operation) -> ProviderResult<Ack>;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Command {
+    pub command: String,
+    pub args: Vec<String>,
+    pub environment: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        }
+    }
+}
+
+/// A piece of output, in the order it was printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    pub stream: Stream,
+    pub data: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExecState {
+    /// No command of this operation was ever started here.
+    NeverStarted,
+    Running,
+    Exited(i32),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExecProgress {
+    pub state: ExecState,
+    /// Output past the offset asked for.
+    pub output: Vec<Chunk>,
+    /// Where to go on reading.
+    pub offset: u64,
+}
+
+#[async_trait]
+pub trait Exec: Send + Sync {
+    /// Starts the command in the background of the host, recorded under the operation's key. Starting
+    /// the same operation again is no second start.
+    async fn start(&self, target: &Target, command: &Command, op: &Operation) -> ProviderResult<Ack>;
+    /// How it goes, with what it printed past `offset`. May wait a moment for news.
+    async fn poll(&self, target: &Target, op: &Operation, offset: u64) -> ProviderResult<ExecProgress>;
+    /// Kills the command's process group.
+    async fn kill(&self, target: &Target, op: &Operation) -> ProviderResult<Ack>;
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Membership {
+    NotFound,
+    NotReady(String),
+    Ready,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Drain {
+    Drained,
+    /// What still runs there, in words.
+    InUse(String),
+}
+
+#[async_trait]
+pub trait ClusterControl: Send + Sync {
+    /// Mints join material and runs the join.
+    async fn join(&self, target: &Target, cluster_ref: &str, op: &Operation) -> ProviderResult<Ack>;
+    async fn membership(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Membership>;
+    async fn drain_state(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Drain>;
+}
+
+#[async_trait]
+pub trait NetworkControl: Send + Sync {
+    async fn apply(
+        &self,
+        target: &Target,
+        parameters: &BTreeMap<String, String>,
+        op: &Operation,
+    ) -> ProviderResult<Ack>;
+    /// The parameters in force.
+    async fn current(&self, target: &Target) -> ProviderResult<BTreeMap<String, String>>;
+}
+
+#[async_trait]
+pub trait RmaControl: Send + Sync {
+    /// Opens the return with the vendor.
+    async fn open_return(&self, target: &Target, reason: &str, op: &Operation) -> ProviderResult<Ack>;
+    /// The key of the operation that opened a return, if one is open.
+    async fn open_return_of(&self, target: &Target) -> ProviderResult<Option<String>>;
+}
+
+/// A provider is the set of capabilities it has.
+pub trait Provider: Send + Sync {
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        None
+    }
+    fn power(&self) -> Option<&dyn PowerControl> {
+        None
+    }
+    fn boot(&self) -> Option<&dyn BootControl> {
+        None
+    }
+    fn image(&self) -> Option<&dyn ImageControl> {
+        None
+    }
+    fn exec(&self) -> Option<&dyn Exec> {
+        None
+    }
+    fn cluster(&self) -> Option<&dyn ClusterControl> {
+        None
+    }
+    fn network(&self) -> Option<&dyn NetworkControl> {
+        None
+    }
+    fn rma(&self) -> Option<&dyn RmaControl> {
+        None
+    }
+
+    fn can(&self, capability: Capability) -> bool {
+        match capability {
+            Capability::Inspect => self.inspect().is_some(),
+            Capability::Power => self.power().is_some(),
+            Capability::Boot => self.boot().is_some(),
+            Capability::Image => self.image().is_some(),
+            Capability::Exec => self.exec().is_some(),
+            Capability::Cluster => self.cluster().is_some(),
+            Capability::Network => self.network().is_some(),
+            Capability::Rma => self.rma().is_some(),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! The configured providers, by the name machines call them.
+
+use crate::Provider;
+use domain::plan::Step;
+use domain::{Error, Reason};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+#[derive(Clone, Default)]
+pub struct Providers {
+    by_name: BTreeMap<String, Arc<dyn Provider>>,
+}
+
+impl Providers {
+    #[must_use]
+    pub fn with(mut self, name: &str, provider: Arc<dyn Provider>) -> Self {
+        self.by_name.insert(name.to_owned(), provider);
+        self
+    }
+
+    pub fn get(&self, name: &str) -> Result<Arc<dyn Provider>, Error> {
+        self.by_name.get(name).cloned().ok_or_else(|| {
+            let known: Vec<&String> = self.by_name.keys().collect();
+            let problem = if name.is_empty() {
+                "the machine names no provider (spec.provider)".to_owned()
+            } else {
+                format!("no provider is configured under the name {name:?}")
+            };
+            Error::new(Reason::ProviderUnknown, format!("{problem}; configured here: {known:?}")).allowing(known)
+        })
+    }
+
+    /// Refuses steps that the provider cannot carry out, before anything begins.
+    pub fn check(&self, name: &str, steps: &[Step]) -> Result<(), Error> {
+        let provider = self.get(name)?;
+        for step in steps {
+            if let Some(missing) = step.kind.needs().iter().find(|c| !provider.can(**c)) {
+                return Err(Error::new(
+                    Reason::CapabilityMissing,
+                    format!(
+                        "step {} ({}) needs the capability {:?}, which provider {name:?} does not have; choose another plan",
+                        step.name,
+                        step.kind.name(),
+                        missing.as_str()
+                    ),
+                )
+                .with("capability", missing.as_str()));
+            }
+        }
+        Ok(())
+    }
+}

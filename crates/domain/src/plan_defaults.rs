@@ -65,8 +65,7 @@ pub fn built_in_plans() -> Vec<Plan> {
     let reboot = |name: &str, mode| step(name, 600, StepKind::Reboot { mode });
     let join = step("join-cluster", 600, StepKind::Join { cluster_ref: String::new() });
     let verify = || step("verify", 300, StepKind::Verify { cluster_ref: String::new() });
-    let upgrade =
-        || on_host("upgrade", 1800, "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get -y dist-upgrade");
+    let upgrade = on_host("upgrade", 1800, "apt-get update && DEBIAN_FRONTEND=noninteractive apt-get -y dist-upgrade");
     vec![
         plan(REPAVE, "Repave", vec![netboot(), repave(), reboot("reboot", RebootMode::Bmc)]),
         plan(

@@ -1,1 +1,57 @@
-//! placeholder
+//! The transactional store: one contract, SQLite and PostgreSQL beneath it.
+//!
+//! Operations are synchronous closures over an open transaction ([`Tx`]), run by the store's own
+//! threads: `store.write(caller, key, |tx| …).await`. A closure cannot await, so no transaction spans
+//! foreign work; it may be run again, so it has no effects outside its transaction. Waiting closures
+//! are committed together (group commit) and answered only after the commit is durable.
+//!
+//! Every state moves through [`Tx::transition`] and leaves one row in the ordered log.
+
+/// Declares the fixed statements of a module, and a list of them for the test that prepares each one
+/// on both databases.
+macro_rules! statements {
+    ($($name:ident = $text:expr;)+) => {
+        $(const $name: &str = $text;)+
+        #[cfg(test)]
+        pub(crate) const STATEMENTS: &[(&str, &str)] = &[$((stringify!($name), $name)),+];
+    };
+}
+pub(crate) use statements;
+
+mod ambient;
+mod backup;
+mod codec;
+mod db;
+mod error;
+pub mod execution;
+mod feed;
+mod filter_sql;
+pub mod idempotency;
+mod log;
+pub mod machine;
+pub mod plan;
+mod postgres;
+mod queue;
+pub mod run;
+mod schema;
+pub mod session;
+mod signal;
+mod sqlite;
+pub mod step_log;
+mod store;
+pub mod switch;
+pub mod token;
+mod transition;
+mod tx;
+mod writer;
+
+pub use ambient::{Ambient, SystemAmbient};
+pub use backup::{backup, restore};
+pub use error::{Failure, TxResult, is_fenced};
+pub use feed::{RunEvent, RunFeed};
+pub use log::{LogRange, LogRow, after as log_after, of_subject as log_of_subject, range as log_range};
+pub use schema::SCHEMA_VERSION;
+pub use signal::{Signal, Signals};
+pub use store::{Caller, Options, Store};
+pub use transition::{Cause, Moved, Transition};
+pub use tx::Tx;

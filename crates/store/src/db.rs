@@ -1,0 +1,195 @@
+//! The little that the two databases have in common: values, rows, and one connection.
+
+use crate::error::DbError;
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Val {
+    Null,
+    Int(i64),
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl From<i64> for Val {
+    fn from(v: i64) -> Self {
+        Val::Int(v)
+    }
+}
+
+impl From<u64> for Val {
+    fn from(v: u64) -> Self {
+        Val::Int(i64::try_from(v).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<u32> for Val {
+    fn from(v: u32) -> Self {
+        Val::Int(v.into())
+    }
+}
+
+impl From<usize> for Val {
+    fn from(v: usize) -> Self {
+        Val::Int(i64::try_from(v).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<bool> for Val {
+    fn from(v: bool) -> Self {
+        Val::Int(v.into())
+    }
+}
+
+impl From<&str> for Val {
+    fn from(v: &str) -> Self {
+        Val::Text(v.to_owned())
+    }
+}
+
+impl From<String> for Val {
+    fn from(v: String) -> Self {
+        Val::Text(v)
+    }
+}
+
+impl From<&String> for Val {
+    fn from(v: &String) -> Self {
+        Val::Text(v.clone())
+    }
+}
+
+impl From<Vec<u8>> for Val {
+    fn from(v: Vec<u8>) -> Self {
+        Val::Bytes(v)
+    }
+}
+
+impl From<domain::Timestamp> for Val {
+    fn from(v: domain::Timestamp) -> Self {
+        Val::Int(v.micros())
+    }
+}
+
+impl<T: Into<Val>> From<Option<T>> for Val {
+    fn from(v: Option<T>) -> Self {
+        v.map_or(Val::Null, Into::into)
+    }
+}
+
+/// `params![a, b]`: the values of a statement, in the order of `$1, $2, …`.
+macro_rules! params {
+    ($($v:expr),* $(,)?) => { &[$($crate::db::Val::from($v)),*] };
+}
+pub(crate) use params;
+
+/// One row; columns are read in order.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Row(pub(crate) Vec<Val>);
+
+impl Row {
+    fn wrong(&self, column: usize, wanted: &str) -> DbError {
+        DbError::Defect(format!("column {column} is {:?}, not {wanted}", self.0.get(column)))
+    }
+
+    pub fn int(&self, column: usize) -> Result<i64, DbError> {
+        match self.0.get(column) {
+            Some(Val::Int(v)) => Ok(*v),
+            _ => Err(self.wrong(column, "a number")),
+        }
+    }
+
+    pub fn uint(&self, column: usize) -> Result<u64, DbError> {
+        u64::try_from(self.int(column)?).map_err(|_| self.wrong(column, "a natural number"))
+    }
+
+    pub fn text(&self, column: usize) -> Result<&str, DbError> {
+        match self.0.get(column) {
+            Some(Val::Text(v)) => Ok(v),
+            _ => Err(self.wrong(column, "a text")),
+        }
+    }
+
+    pub fn string(&self, column: usize) -> Result<String, DbError> {
+        self.text(column).map(str::to_owned)
+    }
+
+    pub fn bytes(&self, column: usize) -> Result<&[u8], DbError> {
+        match self.0.get(column) {
+            Some(Val::Bytes(v)) => Ok(v),
+            _ => Err(self.wrong(column, "bytes")),
+        }
+    }
+
+    pub fn maybe<T>(
+        &self,
+        column: usize,
+        get: impl Fn(&Self, usize) -> Result<T, DbError>,
+    ) -> Result<Option<T>, DbError> {
+        match self.0.get(column) {
+            Some(Val::Null) => Ok(None),
+            _ => get(self, column).map(Some),
+        }
+    }
+
+    pub fn time(&self, column: usize) -> Result<domain::Timestamp, DbError> {
+        self.int(column).map(domain::Timestamp::from_micros)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Sqlite,
+    Postgres,
+}
+
+/// A statement whose text differs between the databases.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    pub sqlite: &'static str,
+    pub postgres: &'static str,
+}
+
+impl Pair {
+    pub const fn get(&self, dialect: Dialect) -> &'static str {
+        match dialect {
+            Dialect::Sqlite => self.sqlite,
+            Dialect::Postgres => self.postgres,
+        }
+    }
+}
+
+/// A log row before it has its sequence number.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct NewLogRow {
+    pub at: i64,
+    pub entity_kind: &'static str,
+    pub entity_id: String,
+    pub subject: String,
+    pub from_state: String,
+    pub to_state: &'static str,
+    pub version: u64,
+    pub trigger: &'static str,
+    pub owner: &'static str,
+    pub actor: String,
+    pub comment: String,
+    pub metadata: String,
+}
+
+/// One connection of one of the store's threads.
+pub(crate) trait Connection: Send {
+    fn dialect(&self) -> Dialect;
+    fn exec(&mut self, sql: &str, params: &[Val]) -> Result<u64, DbError>;
+    fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row>, DbError>;
+    /// Opens the transaction of a batch (again connecting, if the connection was lost).
+    fn begin_write(&mut self) -> Result<(), DbError>;
+    /// Opens a snapshot for reading.
+    fn begin_read(&mut self) -> Result<(), DbError>;
+    fn savepoint(&mut self) -> Result<(), DbError>;
+    fn rollback_to(&mut self) -> Result<(), DbError>;
+    fn release(&mut self) -> Result<(), DbError>;
+    /// Numbers and writes the log rows, then commits: sequence order is commit order.
+    fn commit(&mut self, log: &[NewLogRow]) -> Result<(), DbError>;
+    fn rollback(&mut self);
+    /// Checks that the statement is valid, without running it.
+    fn prepare(&mut self, sql: &str) -> Result<(), DbError>;
+}

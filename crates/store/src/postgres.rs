@@ -1,0 +1,320 @@
+//! PostgreSQL beneath the contract: tokio-postgres on the owning thread's own small runtime, so that
+//! the flush of the log and COMMIT travel in one write and the head's lock is held for no round trip.
+
+use crate::db::{Connection, Dialect, NewLogRow, Row, Val};
+use crate::error::DbError;
+use std::collections::HashMap;
+use std::time::Duration;
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use tokio_postgres::{Client, Config, NoTls, Statement};
+
+pub(crate) struct Postgres {
+    runtime: tokio::runtime::Runtime,
+    config: Config,
+    client: Option<Client>,
+    statements: HashMap<String, Statement>,
+    /// Savepoint commands that travel with the next statement.
+    pending: String,
+}
+
+/// Below the session lease, so that a stuck database cannot outlast it.
+const STATEMENT_TIMEOUT_MS: u32 = 5_000;
+const LOCK_TIMEOUT_MS: u32 = 200;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const STATEMENTS_CACHED: usize = 512;
+
+/// One statement raises the head and numbers the rows, last before COMMIT.
+const FLUSH: &str = "WITH h AS (UPDATE log_head SET seq = seq + $1 WHERE one = 1 RETURNING seq)
+ INSERT INTO transitions(sequence, at, entity_kind, entity_id, subject, from_state, to_state, version, cause, owner, actor, comment, metadata)
+ SELECT h.seq - $1 + u.ord, u.a, u.b, u.c, u.d, u.e, u.f, u.g, u.h, u.i, u.j, u.k, u.l
+ FROM h, unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::text[],
+ $11::text[], $12::text[], $13::text[]) WITH ORDINALITY AS u(a, b, c, d, e, f, g, h, i, j, k, l, ord)";
+
+impl Postgres {
+    pub fn new(config: Config) -> Result<Self, DbError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|e| DbError::Away(format!("starting a runtime for PostgreSQL: {e}")))?;
+        Ok(Self { runtime, config, client: None, statements: HashMap::new(), pending: String::new() })
+    }
+
+    fn connect(&mut self) -> Result<(), DbError> {
+        if self.client.as_ref().is_some_and(|c| !c.is_closed()) {
+            return Ok(());
+        }
+        self.forget();
+        let config = &self.config;
+        let client = self.runtime.block_on(async {
+            let connecting = tokio::time::timeout(CONNECT_TIMEOUT, config.connect(NoTls));
+            let (client, connection) = connecting
+                .await
+                .map_err(|_| DbError::Away(format!("PostgreSQL did not answer within {CONNECT_TIMEOUT:?}")))?
+                .map_err(|e| DbError::Away(describe(&e)))?;
+            // ends with the client; its error reaches the call in flight
+            tokio::spawn(async move { drop(connection.await) });
+            let settings = format!(
+                "SET statement_timeout = {STATEMENT_TIMEOUT_MS}; SET lock_timeout = {LOCK_TIMEOUT_MS}; \
+                 SET idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS}; SET default_transaction_isolation = 'read committed'"
+            );
+            client.batch_execute(&settings).await.map_err(|e| classify(&e))?;
+            Ok(client)
+        })?;
+        self.client = Some(client);
+        Ok(())
+    }
+
+    fn forget(&mut self) {
+        self.client = None;
+        self.statements.clear();
+        self.pending.clear();
+    }
+
+    fn statement(&mut self, sql: &str) -> Result<Statement, DbError> {
+        self.connect()?;
+        if let Some(statement) = self.statements.get(sql) {
+            return Ok(statement.clone());
+        }
+        if self.statements.len() >= STATEMENTS_CACHED {
+            self.statements.clear();
+        }
+        let client = self.client.as_ref().ok_or_else(gone)?;
+        let statement = self.runtime.block_on(client.prepare(sql)).map_err(|e| classify(&e))?;
+        self.statements.insert(sql.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    /// Runs commands without parameters now.
+    fn batch(&mut self, sql: &str) -> Result<(), DbError> {
+        let client = self.client.as_ref().ok_or_else(gone)?;
+        self.runtime.block_on(client.batch_execute(sql)).map_err(|e| classify(&e))
+    }
+}
+
+fn gone() -> DbError {
+    DbError::Away("the connection to PostgreSQL is gone".into())
+}
+
+fn describe(e: &tokio_postgres::Error) -> String {
+    match e.as_db_error() {
+        Some(db) => format!("{} ({})", db.message(), db.code().code()),
+        None => match std::error::Error::source(e) {
+            Some(source) => format!("{e}: {source}"),
+            None => e.to_string(),
+        },
+    }
+}
+
+fn classify(e: &tokio_postgres::Error) -> DbError {
+    let text = describe(e);
+    let Some(code) = e.code().map(|c| c.code().to_owned()) else {
+        return DbError::Away(text);
+    };
+    match code.as_str() {
+        // serialization failure, deadlock, lock time-out; a duplicate key is a race that the rerun sees
+        "40001" | "40P01" | "55P03" | "23505" => DbError::Conflict(text),
+        "57014" => DbError::Timeout(text),
+        "53100" => DbError::Full(text),
+        "25006" => DbError::Away(text),
+        c if c.starts_with("08")
+            || c.starts_with("57P")
+            || c.starts_with("53")
+            || c.starts_with("28")
+            || c.starts_with("3D") =>
+        {
+            DbError::Away(text)
+        }
+        _ => DbError::Defect(text),
+    }
+}
+
+impl ToSql for Val {
+    fn to_sql(
+        &self,
+        ty: &Type,
+        out: &mut tokio_postgres::types::private::BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        match self {
+            Val::Null => Ok(IsNull::Yes),
+            Val::Int(v) if *ty == Type::INT4 => i32::try_from(*v)?.to_sql(ty, out),
+            Val::Int(v) => v.to_sql(ty, out),
+            Val::Text(v) => v.as_str().to_sql(ty, out),
+            Val::Bytes(v) => v.as_slice().to_sql(ty, out),
+        }
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+fn refs(params: &[Val]) -> Vec<&(dyn ToSql + Sync)> {
+    params.iter().map(|p| p as &(dyn ToSql + Sync)).collect()
+}
+
+fn row_values(row: &tokio_postgres::Row) -> Result<Row, DbError> {
+    let mut values = Vec::with_capacity(row.len());
+    for (i, column) in row.columns().iter().enumerate() {
+        let value = match *column.type_() {
+            Type::INT8 => row.try_get::<_, Option<i64>>(i).map(Val::from),
+            Type::INT4 => row.try_get::<_, Option<i32>>(i).map(|v| Val::from(v.map(i64::from))),
+            Type::BOOL => row.try_get::<_, Option<bool>>(i).map(Val::from),
+            Type::BYTEA => row.try_get::<_, Option<Vec<u8>>>(i).map(Val::from),
+            _ => row.try_get::<_, Option<String>>(i).map(Val::from),
+        };
+        values.push(value.map_err(|e| DbError::Defect(format!("column {}: {e}", column.name())))?);
+    }
+    Ok(Row(values))
+}
+
+impl Connection for Postgres {
+    fn dialect(&self) -> Dialect {
+        Dialect::Postgres
+    }
+
+    fn exec(&mut self, sql: &str, params: &[Val]) -> Result<u64, DbError> {
+        let statement = self.statement(sql)?;
+        let pending = std::mem::take(&mut self.pending);
+        let client = self.client.as_ref().ok_or_else(gone)?;
+        let refs = refs(params);
+        self.runtime.block_on(async {
+            if pending.is_empty() {
+                return client.execute(&statement, &refs).await.map_err(|e| classify(&e));
+            }
+            let (first, second) = futures::join!(client.batch_execute(&pending), client.execute(&statement, &refs));
+            first.map_err(|e| classify(&e))?;
+            second.map_err(|e| classify(&e))
+        })
+    }
+
+    fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row>, DbError> {
+        let statement = self.statement(sql)?;
+        let pending = std::mem::take(&mut self.pending);
+        let client = self.client.as_ref().ok_or_else(gone)?;
+        let refs = refs(params);
+        let rows = self.runtime.block_on(async {
+            if pending.is_empty() {
+                return client.query(&statement, &refs).await.map_err(|e| classify(&e));
+            }
+            let (first, second) = futures::join!(client.batch_execute(&pending), client.query(&statement, &refs));
+            first.map_err(|e| classify(&e))?;
+            second.map_err(|e| classify(&e))
+        })?;
+        rows.iter().map(row_values).collect()
+    }
+
+    fn begin_write(&mut self) -> Result<(), DbError> {
+        self.connect()?;
+        "BEGIN;".clone_into(&mut self.pending);
+        Ok(())
+    }
+
+    fn begin_read(&mut self) -> Result<(), DbError> {
+        self.connect()?;
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;".clone_into(&mut self.pending);
+        Ok(())
+    }
+
+    fn savepoint(&mut self) -> Result<(), DbError> {
+        self.pending.push_str("SAVEPOINT op;");
+        Ok(())
+    }
+
+    fn rollback_to(&mut self) -> Result<(), DbError> {
+        self.pending.push_str("ROLLBACK TO op;RELEASE op;");
+        Ok(())
+    }
+
+    fn release(&mut self) -> Result<(), DbError> {
+        self.pending.push_str("RELEASE op;");
+        Ok(())
+    }
+
+    fn commit(&mut self, log: &[NewLogRow]) -> Result<(), DbError> {
+        let mut pending = std::mem::take(&mut self.pending);
+        let result = if log.is_empty() {
+            pending.push_str("COMMIT");
+            let client = self.client.as_ref().ok_or_else(gone)?;
+            self.runtime.block_on(client.batch_execute(&pending)).map_err(|e| classify(&e))
+        } else {
+            let statement = self.statement(FLUSH)?;
+            let client = self.client.as_ref().ok_or_else(gone)?;
+            let n = i64::try_from(log.len()).unwrap_or(i64::MAX);
+            let columns = Columns::of(log);
+            self.runtime.block_on(async {
+                let params = columns.params(&n);
+                let (before, flushed, committed) = futures::join!(
+                    client.batch_execute(&pending),
+                    client.execute(&statement, &params),
+                    client.batch_execute("COMMIT")
+                );
+                before.map_err(|e| classify(&e))?;
+                // when the insert fails, COMMIT becomes ROLLBACK without an error of its own
+                flushed.map_err(|e| classify(&e))?;
+                committed.map_err(|e| classify(&e))
+            })
+        };
+        match result {
+            // the commit was on its way when the connection broke
+            Err(DbError::Away(text)) => {
+                self.forget();
+                Err(DbError::CommitUnknown(text))
+            }
+            Err(e) => {
+                self.rollback();
+                Err(e)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn rollback(&mut self) {
+        self.pending.clear();
+        if self.client.is_some() && self.batch("ROLLBACK").is_err() {
+            // an unknown state of the connection is not worth guessing at
+            self.forget();
+        }
+    }
+
+    fn prepare(&mut self, sql: &str) -> Result<(), DbError> {
+        self.statement(sql).map(drop)
+    }
+}
+
+/// The log rows turned on their side, as arrays for `unnest`.
+struct Columns<'a> {
+    ints: [Vec<i64>; 2],
+    texts: [Vec<&'a str>; 10],
+}
+
+impl<'a> Columns<'a> {
+    fn of(log: &'a [NewLogRow]) -> Self {
+        fn column<'a>(log: &'a [NewLogRow], f: impl Fn(&'a NewLogRow) -> &'a str) -> Vec<&'a str> {
+            log.iter().map(f).collect()
+        }
+        let version = |r: &NewLogRow| i64::try_from(r.version).unwrap_or(i64::MAX);
+        Self {
+            ints: [log.iter().map(|r| r.at).collect(), log.iter().map(version).collect()],
+            texts: [
+                column(log, |r| r.entity_kind),
+                column(log, |r| &r.entity_id),
+                column(log, |r| &r.subject),
+                column(log, |r| &r.from_state),
+                column(log, |r| r.to_state),
+                column(log, |r| r.trigger),
+                column(log, |r| r.owner),
+                column(log, |r| &r.actor),
+                column(log, |r| &r.comment),
+                column(log, |r| &r.metadata),
+            ],
+        }
+    }
+
+    fn params<'b>(&'b self, n: &'b i64) -> [&'b (dyn ToSql + Sync); 13] {
+        let [at, version] = &self.ints;
+        let [kind, id, subject, from, to, trigger, owner, actor, comment, metadata] = &self.texts;
+        [n, at, kind, id, subject, from, to, version, trigger, owner, actor, comment, metadata]
+    }
+}

@@ -1,0 +1,159 @@
+//! The tables, as forward migrations embedded in the binary. Written once: the few words that differ
+//! between the databases are filled in when a migration is run.
+
+use crate::db::{Connection, Dialect, params};
+use crate::error::DbError;
+use domain::Timestamp;
+
+/// The schema this binary speaks.
+pub const SCHEMA_VERSION: i64 = MIGRATIONS.len() as i64;
+
+const MIGRATIONS: &[&[&str]] = &[&[
+    "CREATE TABLE meta(name {key} PRIMARY KEY, value TEXT NOT NULL)",
+    "INSERT INTO meta(name, value) VALUES ('epoch', '1')",
+    "CREATE TABLE log_head(one BIGINT PRIMARY KEY CHECK (one = 1), seq BIGINT NOT NULL, kept_from BIGINT NOT NULL)",
+    "INSERT INTO log_head(one, seq, kept_from) VALUES (1, 0, 1)",
+    "CREATE TABLE transitions(
+        sequence BIGINT PRIMARY KEY, at BIGINT NOT NULL, entity_kind {key} NOT NULL, entity_id {key} NOT NULL, subject {key} NOT NULL,
+        from_state TEXT NOT NULL, to_state TEXT NOT NULL, version BIGINT NOT NULL, cause TEXT NOT NULL, owner TEXT NOT NULL,
+        actor TEXT NOT NULL, comment TEXT NOT NULL, metadata TEXT NOT NULL)",
+    "CREATE INDEX transitions_by_subject ON transitions(subject, sequence)",
+    "CREATE TABLE machines(
+        machine_id {key} PRIMARY KEY, version BIGINT NOT NULL, phase {key} NOT NULL, phase_set_by TEXT NOT NULL, phase_set_at BIGINT NOT NULL,
+        previous_phase TEXT NOT NULL, active_run_id {key}, provider {key} NOT NULL, location {key} NOT NULL, rack {key} NOT NULL,
+        serial_number {key} NOT NULL, system_uuid {key} NOT NULL, customer_id {key} NOT NULL, target_cluster_ref {key} NOT NULL,
+        ssh_endpoint TEXT NOT NULL, bmc_endpoint TEXT NOT NULL, credentials_ref TEXT NOT NULL, mac_addresses TEXT NOT NULL,
+        labels TEXT NOT NULL, conditions TEXT NOT NULL, last_seen BIGINT, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL)",
+    "CREATE INDEX machines_by_phase ON machines(phase, machine_id)",
+    "CREATE INDEX machines_by_rack ON machines(rack, machine_id)",
+    "CREATE INDEX machines_by_customer ON machines(customer_id, machine_id)",
+    "CREATE TABLE machine_labels(
+        label_key {key} NOT NULL, label_value {key} NOT NULL, machine_id {key} NOT NULL REFERENCES machines(machine_id),
+        PRIMARY KEY (machine_id, label_key))",
+    "CREATE INDEX machine_labels_by_value ON machine_labels(label_key, label_value, machine_id)",
+    "CREATE TABLE machine_identifiers(
+        kind {key} NOT NULL, value {key} NOT NULL, machine_id {key} NOT NULL REFERENCES machines(machine_id), PRIMARY KEY (kind, value))",
+    "CREATE INDEX machine_identifiers_by_machine ON machine_identifiers(machine_id)",
+    "CREATE TABLE plans(
+        plan_id {key} PRIMARY KEY, display_name TEXT NOT NULL, body TEXT NOT NULL, source TEXT NOT NULL, created_at BIGINT NOT NULL,
+        created_by TEXT NOT NULL)",
+    "CREATE TABLE runs(
+        run_id {key} PRIMARY KEY, machine_id {key} NOT NULL REFERENCES machines(machine_id), request_id {key} NOT NULL, type {key} NOT NULL,
+        plan_id {key} NOT NULL, phase {key} NOT NULL, current_step TEXT NOT NULL, version BIGINT NOT NULL, spec TEXT NOT NULL,
+        status TEXT NOT NULL, created_at BIGINT NOT NULL, started_at BIGINT, finished_at BIGINT)",
+    "CREATE INDEX runs_by_machine ON runs(machine_id, run_id)",
+    "CREATE INDEX runs_by_phase ON runs(phase, run_id)",
+    // the database itself refuses a second active run on a machine
+    "CREATE UNIQUE INDEX one_active_run ON runs(machine_id) WHERE phase IN ('PENDING', 'RUNNING')",
+    "CREATE TABLE idempotency(
+        scope {key} NOT NULL, request_key {key} NOT NULL, fingerprint TEXT NOT NULL, answer TEXT NOT NULL, at BIGINT NOT NULL,
+        PRIMARY KEY (scope, request_key))",
+    "CREATE TABLE step_logs(
+        run_id {key} NOT NULL REFERENCES runs(run_id), sequence BIGINT NOT NULL, at BIGINT NOT NULL, step TEXT NOT NULL,
+        stream TEXT NOT NULL, data {bytes} NOT NULL, PRIMARY KEY (run_id, sequence))",
+    "CREATE TABLE sessions(
+        session_id {key} PRIMARY KEY, instance_id {key} NOT NULL, started_at BIGINT NOT NULL, renewals BIGINT NOT NULL,
+        lease_ms BIGINT NOT NULL, state TEXT NOT NULL, ended_because TEXT NOT NULL)",
+    "CREATE INDEX live_sessions ON sessions(state) WHERE state = 'live'",
+    "CREATE TABLE executions(
+        execution_id {key} PRIMARY KEY, workflow TEXT NOT NULL, workflow_version BIGINT NOT NULL, subject {key} NOT NULL,
+        machine_id {key} NOT NULL, status {key} NOT NULL, position TEXT NOT NULL, stage TEXT NOT NULL, attempt BIGINT NOT NULL,
+        repeatable BIGINT NOT NULL, act_after BIGINT NOT NULL, facts TEXT NOT NULL, failure TEXT NOT NULL, waiting_for TEXT NOT NULL, wake_at BIGINT NOT NULL,
+        deadline BIGINT NOT NULL, holder {key}, epoch BIGINT NOT NULL, fence BIGINT NOT NULL, cancel_by TEXT NOT NULL,
+        cancel_reason TEXT NOT NULL, entries BIGINT NOT NULL, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL)",
+    "CREATE INDEX executions_due ON executions(wake_at) WHERE status IN ('ready', 'waiting')",
+    "CREATE INDEX executions_by_holder ON executions(holder) WHERE status = 'running'",
+    "CREATE INDEX executions_by_subject ON executions(subject)",
+    "CREATE TABLE journal(
+        execution_id {key} NOT NULL REFERENCES executions(execution_id), number BIGINT NOT NULL, at BIGINT NOT NULL,
+        fence TEXT NOT NULL, entry TEXT NOT NULL, detail TEXT NOT NULL, PRIMARY KEY (execution_id, number))",
+    "CREATE TABLE destructive_acts(rack {key} NOT NULL, at BIGINT NOT NULL, execution_id {key} NOT NULL, stage TEXT NOT NULL)",
+    "CREATE INDEX destructive_acts_by_rack ON destructive_acts(rack, at)",
+    "CREATE TABLE switches(name {key} PRIMARY KEY, set_by TEXT NOT NULL, reason TEXT NOT NULL, at BIGINT NOT NULL)",
+    "CREATE TABLE tokens(
+        token_id {key} PRIMARY KEY, hash {key} NOT NULL UNIQUE, prefix TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL,
+        created_at BIGINT NOT NULL)",
+]];
+
+/// `{key}`: text compared byte by byte, so that keyset paging has one order on both databases.
+fn spell(sql: &str, dialect: Dialect) -> String {
+    match dialect {
+        Dialect::Sqlite => sql.replace("{key}", "TEXT").replace("{bytes}", "BLOB"),
+        Dialect::Postgres => sql.replace("{key}", "TEXT COLLATE \"C\"").replace("{bytes}", "BYTEA"),
+    }
+}
+
+/// Brings the database to this binary's schema, or says why not. Several processes may try at once.
+pub(crate) fn migrate(connection: &mut dyn Connection, now: Timestamp) -> Result<(), DbError> {
+    migrate_with(connection, now, MIGRATIONS)
+}
+
+fn migrate_with(connection: &mut dyn Connection, now: Timestamp, migrations: &[&[&str]]) -> Result<(), DbError> {
+    connection.begin_write()?;
+    match migrate_in_transaction(connection, now, migrations) {
+        Ok(()) => connection.commit(&[]),
+        Err(e) => {
+            connection.rollback();
+            Err(e)
+        }
+    }
+}
+
+fn migrate_in_transaction(
+    connection: &mut dyn Connection,
+    now: Timestamp,
+    migrations: &[&[&str]],
+) -> Result<(), DbError> {
+    let dialect = connection.dialect();
+    if dialect == Dialect::Postgres {
+        // one at a time, also before there is any table to lock; the number is ours alone
+        connection.rows("SELECT pg_advisory_xact_lock(7700)::text", &[])?;
+    }
+    let table = "CREATE TABLE IF NOT EXISTS schema_migrations(version BIGINT PRIMARY KEY, applied_at BIGINT NOT NULL)";
+    connection.exec(table, &[])?;
+    let have = version(connection)?;
+    let want = migrations.len() as i64;
+    if have > want {
+        return Err(DbError::Defect(newer(have, want)));
+    }
+    for (number, statements) in (1i64..).zip(migrations).skip(usize::try_from(have).unwrap_or(0)) {
+        for statement in *statements {
+            connection.exec(&spell(statement, dialect), &[])?;
+        }
+        connection.exec("INSERT INTO schema_migrations(version, applied_at) VALUES ($1, $2)", params![number, now])?;
+    }
+    Ok(())
+}
+
+pub(crate) fn newer(have: i64, want: i64) -> String {
+    format!(
+        "the database has schema version {have}, this binary knows only up to {want}: run a newer millwright, or restore a backup made before the upgrade"
+    )
+}
+
+pub(crate) const VERSION: &str = "SELECT COALESCE(MAX(version), 0) FROM schema_migrations";
+
+pub(crate) fn version(connection: &mut dyn Connection) -> Result<i64, DbError> {
+    connection.rows(VERSION, &[])?.first().map_or(Ok(0), |row| row.int(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlite::Sqlite;
+
+    #[test]
+    fn running_twice_changes_nothing_and_an_older_binary_refuses() {
+        let mut db = Sqlite::in_memory().expect("opens");
+        let now = Timestamp::from_micros(1);
+        migrate(&mut db, now).expect("first");
+        migrate(&mut db, now).expect("second");
+        assert_eq!(version(&mut db), Ok(SCHEMA_VERSION));
+        let mut longer: Vec<&[&str]> = MIGRATIONS.to_vec();
+        longer.push(&["CREATE TABLE future(x BIGINT)"]);
+        migrate_with(&mut db, now, &longer).expect("a newer binary migrates");
+        let error = migrate(&mut db, now).expect_err("the older one refuses");
+        assert!(matches!(&error, DbError::Defect(m) if m.contains("run a newer millwright")), "{error:?}");
+        assert_eq!(version(&mut db), Ok(SCHEMA_VERSION + 1), "and changes nothing");
+    }
+}

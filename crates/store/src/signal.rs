@@ -1,0 +1,79 @@
+//! What must follow a commit, staged in the transaction and delivered after it. A signal only says
+//! "look again": the truth is in the rows, and a periodic look finds what a lost signal would have told.
+
+use domain::{ExecutionId, RunId};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use tokio::sync::{Notify, broadcast, watch};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// An execution may be claimed.
+    WorkReady,
+    /// Somebody asked this execution to stop.
+    CancelRequested(ExecutionId),
+    /// The run printed something, or ended.
+    Output(RunId),
+}
+
+/// Cancel requests that a slow engine may have to catch up with; the engine also looks by itself.
+const CANCEL_BACKLOG: usize = 1024;
+
+pub struct Signals {
+    work: Notify,
+    cancels: broadcast::Sender<ExecutionId>,
+    /// Raised by every commit that wrote to the log.
+    log_grew: watch::Sender<u64>,
+    outputs: Mutex<HashMap<RunId, watch::Sender<u64>>>,
+}
+
+impl Signals {
+    pub(crate) fn new() -> Self {
+        Self {
+            work: Notify::new(),
+            cancels: broadcast::channel(CANCEL_BACKLOG).0,
+            log_grew: watch::channel(0).0,
+            outputs: Mutex::new(HashMap::new()),
+        }
+    }
+
+    pub(crate) fn deliver(&self, signals: Vec<Signal>, log_grew: bool) {
+        if log_grew {
+            self.log_grew.send_modify(|n| *n += 1);
+        }
+        for signal in signals {
+            match signal {
+                Signal::WorkReady => self.work.notify_one(),
+                // nobody listening is fine: the rows tell the next one who looks
+                Signal::CancelRequested(id) => drop(self.cancels.send(id)),
+                Signal::Output(run) => {
+                    let outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+                    if let Some(sender) = outputs.get(&run) {
+                        sender.send_modify(|n| *n += 1);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Resolves when work may be ready.
+    pub async fn work_ready(&self) {
+        self.work.notified().await;
+    }
+
+    pub fn cancels(&self) -> broadcast::Receiver<ExecutionId> {
+        self.cancels.subscribe()
+    }
+
+    pub fn log_grew(&self) -> watch::Receiver<u64> {
+        self.log_grew.subscribe()
+    }
+
+    /// Changes whenever the run prints or ends, in this process.
+    pub fn output_of(&self, run: &RunId) -> watch::Receiver<u64> {
+        let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        // followers that have gone leave a sender without receivers behind
+        outputs.retain(|_, sender| sender.receiver_count() > 0);
+        outputs.entry(run.clone()).or_insert_with(|| watch::channel(0).0).subscribe()
+    }
+}

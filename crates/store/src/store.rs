@@ -1,0 +1,276 @@
+//! The handle that everybody holds: opens the database, owns the threads, takes closures.
+
+use crate::ambient::Ambient;
+use crate::db::Connection;
+use crate::error::{DbError, TxResult};
+use crate::postgres::Postgres;
+use crate::queue::Queue;
+use crate::schema;
+use crate::signal::Signals;
+use crate::sqlite::Sqlite;
+use crate::tx::Tx;
+use crate::writer::{Job, WriteJob, run_batch, run_writer};
+use domain::{Error, Reason};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use tokio::sync::oneshot;
+
+/// On whose behalf something is written; each has its share of the queue.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Caller(String);
+
+impl Caller {
+    pub fn new(name: impl Into<String>) -> Self {
+        Self(name.into())
+    }
+
+    pub fn engine() -> Self {
+        Self("engine".to_owned())
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Which database.
+#[derive(Clone, Debug)]
+pub enum Options {
+    /// The embedded default: one file, used by one process.
+    Sqlite(PathBuf),
+    /// In memory, on the caller's thread: deterministic simulation and fast tests. The same code.
+    Memory,
+    /// Shared by several processes.
+    Postgres(Box<tokio_postgres::Config>),
+}
+
+/// SQLite commits everything that waits; more would only make the others wait longer.
+const SQLITE_BATCH: usize = 1024;
+const POSTGRES_BATCH: usize = 64;
+const POSTGRES_WRITERS: usize = 2;
+const READERS: usize = 2;
+
+type ReadJob = Box<dyn FnOnce(&mut dyn Connection, &dyn Ambient) + Send>;
+
+enum Mode {
+    Threads {
+        writers: Vec<Arc<Queue<Box<dyn Job>>>>,
+        readers: Arc<Queue<ReadJob>>,
+        threads: Mutex<Vec<JoinHandle<()>>>,
+    },
+    Inline(Mutex<Box<dyn Connection>>),
+}
+
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    ambient: Arc<dyn Ambient>,
+    signals: Arc<Signals>,
+    mode: Mode,
+    shared: bool,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Mode::Threads { writers, readers, .. } = &self.mode {
+            writers.iter().for_each(|q| q.close());
+            readers.close();
+        }
+    }
+}
+
+impl Store {
+    /// Opens the database and brings it to this binary's schema. Blocks; called once, at the start.
+    pub fn open(options: &Options, ambient: Arc<dyn Ambient>) -> Result<Self, Error> {
+        Self::open_db(options, ambient).map_err(|e| match e {
+            // what an operator must read is in the text
+            DbError::Defect(m) | DbError::Away(m) | DbError::Full(m) | DbError::Timeout(m) | DbError::Conflict(m) => {
+                Error::new(Reason::StoreUnavailable, format!("opening the database: {m}"))
+            }
+            DbError::CommitUnknown(m) => Error::new(Reason::OutcomeUnknown, format!("opening the database: {m}")),
+        })
+    }
+
+    fn open_db(options: &Options, ambient: Arc<dyn Ambient>) -> Result<Self, DbError> {
+        let signals = Arc::new(Signals::new());
+        let connect = |options: &Options, read_only: bool| -> Result<Box<dyn Connection>, DbError> {
+            Ok(match options {
+                Options::Sqlite(path) if read_only => Box::new(Sqlite::open_read_only(path)?),
+                Options::Sqlite(path) => Box::new(Sqlite::open(path)?),
+                Options::Memory => Box::new(Sqlite::in_memory()?),
+                Options::Postgres(config) => Box::new(Postgres::new((**config).clone())?),
+            })
+        };
+        let mut first = connect(options, false)?;
+        schema::migrate(first.as_mut(), ambient.now())?;
+        let (batch, writers, shared) = match options {
+            Options::Memory => {
+                let inner = Inner { ambient, signals, mode: Mode::Inline(Mutex::new(first)), shared: false };
+                return Ok(Self { inner: Arc::new(inner) });
+            }
+            Options::Sqlite(_) => (SQLITE_BATCH, 1, false),
+            Options::Postgres(_) => (POSTGRES_BATCH, POSTGRES_WRITERS, true),
+        };
+        let mut threads = Vec::new();
+        let mut queues = Vec::new();
+        let mut first = Some(first);
+        for _ in 0..writers {
+            let connection = match first.take() {
+                Some(connection) => connection,
+                None => connect(options, false)?,
+            };
+            let queue: Arc<Queue<Box<dyn Job>>> = Arc::new(Queue::new());
+            let (q, a, s) = (queue.clone(), ambient.clone(), signals.clone());
+            threads.push(spawn("store-writer", move || run_writer(connection, &q, &a, &s, batch))?);
+            queues.push(queue);
+        }
+        let readers: Arc<Queue<ReadJob>> = Arc::new(Queue::new());
+        for _ in 0..READERS {
+            let mut connection = connect(options, true)?;
+            let (q, a) = (readers.clone(), ambient.clone());
+            threads.push(spawn("store-reader", move || {
+                while let Some(jobs) = q.take(1) {
+                    jobs.into_iter().for_each(|job| job(connection.as_mut(), a.as_ref()));
+                }
+            })?);
+        }
+        let mode = Mode::Threads { writers: queues, readers, threads: Mutex::new(threads) };
+        Ok(Self { inner: Arc::new(Inner { ambient, signals, mode, shared }) })
+    }
+
+    pub fn ambient(&self) -> &Arc<dyn Ambient> {
+        &self.inner.ambient
+    }
+
+    pub fn signals(&self) -> &Signals {
+        &self.inner.signals
+    }
+
+    /// Whether other processes may write to the same database.
+    pub fn is_shared(&self) -> bool {
+        self.inner.shared
+    }
+
+    /// Runs a closure in a transaction of its own, committed together with others, and answers when it
+    /// is durable. `key` names the entity it writes: closures of one key run in the order they came.
+    pub async fn write<T, F>(&self, caller: &Caller, key: &str, f: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: Fn(&mut Tx<'_>) -> TxResult<T> + Send + 'static,
+    {
+        let key = hash(key);
+        let (answer, answered) = oneshot::channel();
+        let job: Box<dyn Job> = Box::new(WriteJob { key, f, result: None, answer });
+        match &self.inner.mode {
+            Mode::Inline(connection) => {
+                let mut connection = lock(connection);
+                run_batch(connection.as_mut(), self.inner.ambient.as_ref(), &self.inner.signals, vec![job]);
+            }
+            Mode::Threads { writers, .. } => {
+                let n = usize::try_from(key % writers.len().max(1) as u64).unwrap_or(0);
+                let Some(queue) = writers.get(n) else { return Err(stopped()) };
+                queue.push(caller.as_str(), job)?;
+            }
+        }
+        answered.await.unwrap_or_else(|_| Err(stopped()))
+    }
+
+    /// Runs a closure that only reads, one statement at a time.
+    pub async fn read<T, F>(&self, f: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> TxResult<T> + Send + 'static,
+    {
+        self.run_read(f, false).await
+    }
+
+    /// Runs a closure that reads several things as they are at one moment.
+    pub async fn snapshot<T, F>(&self, f: F) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> TxResult<T> + Send + 'static,
+    {
+        self.run_read(f, true).await
+    }
+
+    async fn run_read<T, F>(&self, f: F, snapshot: bool) -> Result<T, Error>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Tx<'_>) -> TxResult<T> + Send + 'static,
+    {
+        match &self.inner.mode {
+            Mode::Inline(connection) => {
+                let mut connection = lock(connection);
+                read_now(connection.as_mut(), self.inner.ambient.as_ref(), f, snapshot)
+            }
+            Mode::Threads { readers, .. } => {
+                let (answer, answered) = oneshot::channel();
+                let job: ReadJob =
+                    Box::new(move |connection, ambient| drop(answer.send(read_now(connection, ambient, f, snapshot))));
+                readers.push("readers", job)?;
+                answered.await.unwrap_or_else(|_| Err(stopped()))
+            }
+        }
+    }
+
+    /// Finishes what waits, then ends the threads. Blocks.
+    pub fn close(&self) {
+        if let Mode::Threads { writers, readers, threads } = &self.inner.mode {
+            writers.iter().for_each(|q| q.close());
+            readers.close();
+            for thread in lock(threads).drain(..) {
+                if thread.join().is_err() {
+                    tracing::error!("a thread of the store had panicked");
+                }
+            }
+        }
+    }
+}
+
+fn read_now<T>(
+    connection: &mut dyn Connection,
+    ambient: &dyn Ambient,
+    f: impl FnOnce(&mut Tx<'_>) -> TxResult<T>,
+    snapshot: bool,
+) -> Result<T, Error> {
+    if snapshot {
+        connection.begin_read().map_err(DbError::into_error)?;
+    }
+    let result = {
+        let mut tx = Tx::new(connection, ambient.now());
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| f(&mut tx)))
+    };
+    if snapshot {
+        connection.rollback();
+    }
+    match result {
+        Ok(result) => result.map_err(crate::error::Failure::into_error),
+        Err(_) => Err(Error::internal("a read panicked; the server's log has the details")),
+    }
+}
+
+fn spawn(name: &str, f: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, DbError> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(f)
+        .map_err(|e| DbError::Away(format!("starting a thread: {e}")))
+}
+
+fn stopped() -> Error {
+    Error::new(Reason::ShuttingDown, "the store is closed; try again in a moment")
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn hash(key: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    key.hash(&mut hasher);
+    hasher.finish()
+}

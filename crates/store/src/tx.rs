@@ -1,0 +1,92 @@
+//! An open transaction as an operation sees it: statements within a budget, buffered log rows, and
+//! signals that are delivered only if it commits.
+
+use crate::db::{Connection, Dialect, NewLogRow, Pair, Row, Val};
+use crate::error::{DbError, TxResult};
+use crate::signal::Signal;
+use domain::Timestamp;
+
+/// Statements one closure may run. An operation that needs more is written wrongly.
+const STATEMENTS_MAX: usize = 2_000;
+
+pub struct Tx<'a> {
+    connection: &'a mut dyn Connection,
+    now: Timestamp,
+    statements: usize,
+    pub(crate) log: Vec<NewLogRow>,
+    pub(crate) signals: Vec<Signal>,
+}
+
+impl<'a> Tx<'a> {
+    pub(crate) fn new(connection: &'a mut dyn Connection, now: Timestamp) -> Self {
+        Self { connection, now, statements: 0, log: Vec::new(), signals: Vec::new() }
+    }
+
+    /// The time of this transaction, the same for everything in it.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Stages what must follow the commit.
+    pub fn signal(&mut self, signal: Signal) {
+        if !self.signals.contains(&signal) {
+            self.signals.push(signal);
+        }
+    }
+
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.connection.dialect()
+    }
+
+    fn count(&mut self) -> Result<(), DbError> {
+        self.statements += 1;
+        if self.statements > STATEMENTS_MAX {
+            return Err(DbError::Defect(format!("a transaction ran more than {STATEMENTS_MAX} statements")));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn exec(&mut self, sql: &str, params: &[Val]) -> Result<u64, DbError> {
+        self.count()?;
+        self.connection.exec(sql, params)
+    }
+
+    pub(crate) fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row>, DbError> {
+        self.count()?;
+        self.connection.rows(sql, params)
+    }
+
+    pub(crate) fn pair(&mut self, pair: Pair, params: &[Val]) -> Result<Vec<Row>, DbError> {
+        let sql = pair.get(self.dialect());
+        self.rows(sql, params)
+    }
+
+    /// The only row, if there is one.
+    pub(crate) fn row(&mut self, sql: &str, params: &[Val]) -> Result<Option<Row>, DbError> {
+        Ok(self.rows(sql, params)?.into_iter().next())
+    }
+
+    pub(crate) fn savepoint(&mut self) -> Result<(), DbError> {
+        self.connection.savepoint()
+    }
+
+    pub(crate) fn release(&mut self) -> Result<(), DbError> {
+        self.connection.release()
+    }
+
+    pub(crate) fn rollback_to(&mut self) -> Result<(), DbError> {
+        self.connection.rollback_to()
+    }
+
+    /// Runs one operation with a fresh budget; what it buffered is dropped if it fails.
+    pub(crate) fn operation<T>(&mut self, f: impl FnOnce(&mut Self) -> TxResult<T>) -> TxResult<T> {
+        let (log, signals) = (self.log.len(), self.signals.len());
+        self.statements = 0;
+        let result = f(self);
+        if result.is_err() {
+            self.log.truncate(log);
+            self.signals.truncate(signals);
+        }
+        result
+    }
+}

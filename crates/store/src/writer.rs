@@ -1,0 +1,161 @@
+//! A writer: takes the waiting closures, runs each in a savepoint, commits them together, and only then
+//! answers. What conflicts with another process is rolled back whole and run again one by one.
+
+use crate::ambient::Ambient;
+use crate::db::Connection;
+use crate::error::{DbError, DbFailure, Failure, TxResult};
+use crate::queue::Queue;
+use crate::signal::Signals;
+use crate::tx::Tx;
+use domain::Error;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use tokio::sync::oneshot;
+
+/// A closure that waits to be run, and its caller who waits for the answer.
+pub(crate) trait Job: Send {
+    /// Batches run in key order, so that two processes lock rows in the same order.
+    fn key(&self) -> u64;
+    fn run(&mut self, tx: &mut Tx<'_>) -> TxResult<()>;
+    fn refuse(&mut self, error: Error);
+    /// Sends the answer: what the last run left, if the commit went through.
+    fn finish(self: Box<Self>);
+}
+
+pub(crate) struct WriteJob<T, F> {
+    pub key: u64,
+    pub f: F,
+    pub result: Option<Result<T, Error>>,
+    pub answer: oneshot::Sender<Result<T, Error>>,
+}
+
+impl<T, F> Job for WriteJob<T, F>
+where
+    T: Send,
+    F: Fn(&mut Tx<'_>) -> TxResult<T> + Send,
+{
+    fn key(&self) -> u64 {
+        self.key
+    }
+
+    fn run(&mut self, tx: &mut Tx<'_>) -> TxResult<()> {
+        self.result = None;
+        let value = match catch_unwind(AssertUnwindSafe(|| (self.f)(tx))) {
+            Ok(result) => result?,
+            Err(_) => return Err(Failure::Db(DbFailure(DbError::Defect("an operation panicked".into())))),
+        };
+        self.result = Some(Ok(value));
+        Ok(())
+    }
+
+    fn refuse(&mut self, error: Error) {
+        self.result = Some(Err(error));
+    }
+
+    fn finish(self: Box<Self>) {
+        let result = self.result.unwrap_or_else(|| Err(Error::internal("the store gave no answer")));
+        // the caller may have gone; its change is committed all the same
+        drop(self.answer.send(result));
+    }
+}
+
+/// How often a batch that conflicts is run again, one closure at a time.
+const RETRIES_MAX: u32 = 5;
+
+pub(crate) fn run_writer(
+    mut connection: Box<dyn Connection>,
+    queue: &Queue<Box<dyn Job>>,
+    ambient: &Arc<dyn Ambient>,
+    signals: &Signals,
+    batch_max: usize,
+) {
+    while let Some(batch) = queue.take(batch_max) {
+        run_batch(connection.as_mut(), ambient.as_ref(), signals, batch);
+    }
+}
+
+pub(crate) fn run_batch(
+    connection: &mut dyn Connection,
+    ambient: &dyn Ambient,
+    signals: &Signals,
+    mut batch: Vec<Box<dyn Job>>,
+) {
+    batch.sort_by_key(|job| job.key());
+    match attempt(connection, ambient, signals, &mut batch) {
+        Ok(()) => {}
+        Err(e) if e.retry_batch() => {
+            for job in batch {
+                run_alone(connection, ambient, signals, job);
+            }
+            return;
+        }
+        Err(e) => {
+            let error = e.into_error();
+            batch.iter_mut().for_each(|job| job.refuse(error.clone()));
+        }
+    }
+    batch.into_iter().for_each(Job::finish);
+}
+
+/// One closure, tried a few times.
+fn run_alone(connection: &mut dyn Connection, ambient: &dyn Ambient, signals: &Signals, job: Box<dyn Job>) {
+    let mut alone = vec![job];
+    for tries_left in (0..RETRIES_MAX).rev() {
+        match attempt(connection, ambient, signals, &mut alone) {
+            Ok(()) => break,
+            Err(e) if e.retry_batch() && tries_left > 0 => {}
+            Err(e) => {
+                let error = e.into_error();
+                alone.iter_mut().for_each(|job| job.refuse(error.clone()));
+                break;
+            }
+        }
+    }
+    alone.into_iter().for_each(Job::finish);
+}
+
+/// One transaction over the whole batch. An error means that nothing of it was committed, or that
+/// nobody knows ([`DbError::CommitUnknown`]).
+fn attempt(
+    connection: &mut dyn Connection,
+    ambient: &dyn Ambient,
+    signals: &Signals,
+    batch: &mut [Box<dyn Job>],
+) -> TxResult<()> {
+    connection.begin_write()?;
+    let (log, staged) = match run_all(connection, ambient, batch) {
+        Ok(buffered) => buffered,
+        Err(e) => {
+            connection.rollback();
+            return Err(e);
+        }
+    };
+    connection.commit(&log)?;
+    signals.deliver(staged, !log.is_empty());
+    Ok(())
+}
+
+type Buffered = (Vec<crate::db::NewLogRow>, Vec<crate::signal::Signal>);
+
+fn run_all(connection: &mut dyn Connection, ambient: &dyn Ambient, batch: &mut [Box<dyn Job>]) -> TxResult<Buffered> {
+    let mut tx = Tx::new(connection, ambient.now());
+    for job in batch.iter_mut() {
+        tx.savepoint()?;
+        match tx.operation(|tx| job.run(tx)) {
+            Ok(()) => tx.release()?,
+            Err(e) => {
+                let fatal = e.retry_batch()
+                    || matches!(
+                        &e,
+                        Failure::Db(DbFailure(DbError::Away(_) | DbError::Full(_) | DbError::CommitUnknown(_)))
+                    );
+                if fatal {
+                    return Err(e);
+                }
+                tx.rollback_to()?;
+                job.refuse(e.into_error());
+            }
+        }
+    }
+    Ok((std::mem::take(&mut tx.log), std::mem::take(&mut tx.signals)))
+}

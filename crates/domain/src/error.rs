@@ -66,6 +66,8 @@ reasons! {
     ProviderUnknown = "PROVIDER_UNKNOWN" => FailedPrecondition,
     CapabilityMissing = "CAPABILITY_MISSING" => FailedPrecondition,
     ClusterMissing = "CLUSTER_MISSING" => FailedPrecondition,
+    /// An operator has stopped all automation.
+    Frozen = "FROZEN" => FailedPrecondition,
     NotConfirmed = "NOT_CONFIRMED" => FailedPrecondition,
     VersionMismatch = "VERSION_MISMATCH" => Aborted,
     /// Two writers met; trying again is safe and will do.

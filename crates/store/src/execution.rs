@@ -157,7 +157,7 @@ crate::statements! {
     INSERT = "INSERT INTO executions(execution_id, workflow, workflow_version, subject, machine_id, status, position, stage, attempt, repeatable, act_after, facts, failure, waiting_for, wake_at, deadline, holder, epoch, fence, cancel_by, cancel_reason, entries, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, 'ready', $6, '', 0, 1, 0, '{}', '', $7, $8, $9, NULL, $10, 0, '', '', 1, $8, $8)";
     JOURNAL_INSERT = "INSERT INTO journal(execution_id, number, at, fence, entry, detail) VALUES ($1, $2, $3, $4, $5, $6)";
     JOURNAL = "SELECT number, at, fence, entry, detail FROM journal WHERE execution_id = $1 ORDER BY number LIMIT $2";
-    RECORD = "UPDATE executions SET status = $5, position = $6, stage = $7, attempt = $8, repeatable = $9, act_after = $10, facts = $11, failure = $12, waiting_for = $13, wake_at = $14, deadline = $15, holder = $16, entries = $17, updated_at = $18 WHERE execution_id = $1 AND epoch = $2 AND fence = $3 AND holder = $4 AND status = 'running' AND EXISTS (SELECT 1 FROM sessions s WHERE s.session_id = $4 AND s.state = 'live')";
+    RECORD = "UPDATE executions SET status = $5, position = $6, stage = $7, attempt = $8, repeatable = $9, act_after = $10, facts = $11, failure = $12, waiting_for = $13, wake_at = $14, deadline = $15, holder = $16, entries = $17, updated_at = $18 WHERE execution_id = $1 AND epoch = $2 AND fence = $3 AND holder = $4 AND status = 'running' AND entries = $19 AND EXISTS (SELECT 1 FROM sessions s WHERE s.session_id = $4 AND s.state = 'live')";
     NEXT_WAKE = "SELECT wake_at FROM executions WHERE status IN ('ready', 'waiting') ORDER BY wake_at LIMIT 1";
     REQUEST_CANCEL = "UPDATE executions SET cancel_by = $2, cancel_reason = $3, wake_at = CASE WHEN status = 'running' THEN wake_at ELSE $4 END, updated_at = $4 WHERE execution_id = $1 AND cancel_by = '' AND status IN ('ready', 'running', 'waiting')";
     CANCELS_OF_HOLDER = "SELECT execution_id FROM executions WHERE holder = $1 AND status = 'running' AND cancel_by <> ''";
@@ -174,6 +174,8 @@ const GET_FOR_UPDATE: Pair = Pair {
     sqlite: GET,
     postgres: concat!("SELECT ", execution_columns!(), " FROM executions WHERE execution_id = $1 FOR UPDATE"),
 };
+
+pub(crate) const PAIRS: &[(&str, Pair)] = &[("CLAIM", CLAIM), ("GET_FOR_UPDATE", GET_FOR_UPDATE)];
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -358,6 +360,7 @@ pub fn record(tx: &mut Tx<'_>, session: &SessionId, execution: &mut Execution, e
             execution.holder.as_ref().map(SessionId::as_str),
             last,
             now,
+            execution.entries,
         ],
     )?;
     if changed != 1 {

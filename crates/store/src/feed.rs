@@ -101,14 +101,14 @@ impl RunFeed {
 
     /// The events after a sequence (some of them, in order), and where to go on.
     pub async fn after(&self, sequence: u64) -> Result<(Vec<RunEvent>, u64), Error> {
-        if let Some(found) = self.from_ring(sequence) {
+        if let Some(found) = self.recent(sequence) {
             return Ok(found);
         }
         let batch = self.store.snapshot(move |tx| read_events(tx, sequence, HashMap::new())).await?;
         Ok((batch.events, batch.up_to))
     }
 
-    fn from_ring(&self, sequence: u64) -> Option<(Vec<RunEvent>, u64)> {
+    fn recent(&self, sequence: u64) -> Option<(Vec<RunEvent>, u64)> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         if sequence < ring.after {
             return None;

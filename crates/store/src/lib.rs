@@ -7,12 +7,10 @@
 //!
 //! Every state moves through [`Tx::transition`] and leaves one row in the ordered log.
 
-/// Declares the fixed statements of a module, and a list of them for the test that prepares each one
-/// on both databases.
+/// Declares the fixed statements of a module, and a list of them for [`prepare_all`].
 macro_rules! statements {
     ($($name:ident = $text:expr;)+) => {
         $(const $name: &str = $text;)+
-        #[cfg(test)]
         pub(crate) const STATEMENTS: &[(&str, &str)] = &[$((stringify!($name), $name)),+];
     };
 }
@@ -31,6 +29,7 @@ mod log;
 pub mod machine;
 pub mod plan;
 mod postgres;
+mod prepare;
 mod queue;
 pub mod run;
 mod schema;
@@ -50,6 +49,8 @@ pub use backup::{backup, restore};
 pub use error::{Failure, TxResult, is_fenced};
 pub use feed::{RunEvent, RunFeed};
 pub use log::{LogRange, LogRow, after as log_after, of_subject as log_of_subject, range as log_range};
+#[doc(hidden)]
+pub use prepare::prepare_all;
 pub use schema::SCHEMA_VERSION;
 pub use signal::{Signal, Signals};
 pub use store::{Caller, Options, Store};

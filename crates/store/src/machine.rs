@@ -57,6 +57,8 @@ crate::statements! {
 const GET_FOR_UPDATE: Pair =
     Pair { sqlite: GET, postgres: concat!("SELECT ", machine_columns!(), " WHERE m.machine_id = $1 FOR UPDATE OF m") };
 
+pub(crate) const PAIRS: &[(&str, Pair)] = &[("GET_FOR_UPDATE", GET_FOR_UPDATE)];
+
 fn read(row: &Row) -> Result<Machine, DbError> {
     let active_run = match row.maybe(22, Row::string)? {
         Some(id) => Some(ActiveRun {

@@ -24,7 +24,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const STATEMENTS_CACHED: usize = 512;
 
 /// One statement raises the head and numbers the rows, last before COMMIT.
-const FLUSH: &str = "WITH h AS (UPDATE log_head SET seq = seq + $1 WHERE one = 1 RETURNING seq)
+pub(crate) const FLUSH: &str = "WITH h AS (UPDATE log_head SET seq = seq + $1 WHERE one = 1 RETURNING seq)
  INSERT INTO transitions(sequence, at, entity_kind, entity_id, subject, from_state, to_state, version, cause, owner, actor, comment, metadata)
  SELECT h.seq - $1 + u.ord, u.a, u.b, u.c, u.d, u.e, u.f, u.g, u.h, u.i, u.j, u.k, u.l
  FROM h, unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::text[],

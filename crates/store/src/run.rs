@@ -3,6 +3,7 @@
 use crate::codec::{self, RunStatusRow, from_json, to_json};
 use crate::db::{Row, Val, params};
 use crate::error::{DbError, Failure, TxResult};
+use crate::feed::RunEvent;
 use crate::filter_sql::Where;
 use crate::log::LogRow;
 use crate::signal::Signal;
@@ -16,6 +17,7 @@ use domain::step::{STEP_ENDED, STEP_RETRYING, STEP_STARTED, StepState, StepStatu
 use domain::{MachineId, RunId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const TYPES: &[&str] = &["REPAVE", "RMA", "REBOOT", "UPGRADE", "NET_RECONFIG", ""];
 
@@ -294,4 +296,19 @@ pub fn check_fold(tx: &mut Tx<'_>, id: &RunId) -> TxResult<Result<(), String>> {
     } else {
         Err(format!("run {id}: the log folds to {folded:?}, the row says {stored:?}"))
     })
+}
+
+/// One run's events after a sequence, each with the run as it was.
+pub fn events_after(tx: &mut Tx<'_>, id: &RunId, after: u64, up_to: u64) -> TxResult<Vec<RunEvent>> {
+    let mut events = Vec::new();
+    let mut run = None;
+    for row in crate::log::of_subject(tx, id.as_str(), 0, up_to, ROWS_MAX)? {
+        let (next, change) = fold_row(run, &row)?;
+        if row.sequence > after {
+            let message = change.describe();
+            events.push(RunEvent { sequence: row.sequence, at: row.at, run: Arc::new(next.clone()), message });
+        }
+        run = Some(next);
+    }
+    Ok(events)
 }

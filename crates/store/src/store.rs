@@ -98,14 +98,6 @@ impl Store {
 
     fn open_db(options: &Options, ambient: Arc<dyn Ambient>) -> Result<Self, DbError> {
         let signals = Arc::new(Signals::new());
-        let connect = |options: &Options, read_only: bool| -> Result<Box<dyn Connection>, DbError> {
-            Ok(match options {
-                Options::Sqlite(path) if read_only => Box::new(Sqlite::open_read_only(path)?),
-                Options::Sqlite(path) => Box::new(Sqlite::open(path)?),
-                Options::Memory => Box::new(Sqlite::in_memory()?),
-                Options::Postgres(config) => Box::new(Postgres::new((**config).clone())?),
-            })
-        };
         let mut first = connect(options, false)?;
         schema::migrate(first.as_mut(), ambient.now())?;
         let (batch, writers, shared) = match options {
@@ -230,6 +222,15 @@ impl Store {
             }
         }
     }
+}
+
+pub(crate) fn connect(options: &Options, read_only: bool) -> Result<Box<dyn Connection>, DbError> {
+    Ok(match options {
+        Options::Sqlite(path) if read_only => Box::new(Sqlite::open_read_only(path)?),
+        Options::Sqlite(path) => Box::new(Sqlite::open(path)?),
+        Options::Memory => Box::new(Sqlite::in_memory()?),
+        Options::Postgres(config) => Box::new(Postgres::new((**config).clone())?),
+    })
 }
 
 fn read_now<T>(

@@ -1,1 +1,4 @@
-//! placeholder
+//! What tests across crates share: launchers of real counterparts, and the surroundings held by hand.
+
+pub mod ambient;
+pub mod postgres;

@@ -1,0 +1,249 @@
+//! Between the wire's messages and the domain's nouns.
+
+use domain::condition::Condition;
+use domain::machine::{Machine, MachineSpec, Phase};
+use domain::plan::{BootMode, Plan, RebootMode, RmaAction, Step, StepKind};
+use domain::run::{Run, RunPhase};
+use domain::step::StepState;
+use domain::{Error, Reason, Timestamp};
+use proto::baremetal::v1 as pb;
+use service::RunView;
+
+pub(crate) fn timestamp(at: Timestamp) -> prost_types::Timestamp {
+    let micros = at.micros();
+    prost_types::Timestamp {
+        seconds: micros.div_euclid(1_000_000),
+        nanos: i32::try_from(micros.rem_euclid(1_000_000)).unwrap_or(0) * 1000,
+    }
+}
+
+fn phase(phase: Phase) -> pb::machine_status::Phase {
+    use pb::machine_status::Phase as P;
+    match phase {
+        Phase::FactoryReady => P::FactoryReady,
+        Phase::Ready => P::Ready,
+        Phase::Provisioning => P::Provisioning,
+        Phase::InService => P::InService,
+        Phase::Maintenance => P::Maintenance,
+        Phase::Rma => P::Rma,
+        Phase::Retired => P::Retired,
+    }
+}
+
+pub(crate) fn phase_from_proto(number: i32) -> Result<Phase, Error> {
+    use pb::machine_status::Phase as P;
+    match P::try_from(number) {
+        Ok(P::FactoryReady) => Ok(Phase::FactoryReady),
+        Ok(P::Ready) => Ok(Phase::Ready),
+        Ok(P::Provisioning) => Ok(Phase::Provisioning),
+        Ok(P::InService) => Ok(Phase::InService),
+        Ok(P::Maintenance) => Ok(Phase::Maintenance),
+        Ok(P::Rma) => Ok(Phase::Rma),
+        Ok(P::Retired) => Ok(Phase::Retired),
+        Ok(P::Unspecified) => Err(Error::field("phase", "must be given")),
+        Err(_) => Err(Error::field("phase", format!("{number} is not a phase"))),
+    }
+}
+
+fn condition(c: &Condition) -> pb::Condition {
+    pb::Condition {
+        r#type: c.kind.as_str().to_owned(),
+        status: c.status,
+        reason: c.reason.clone(),
+        last_transition: Some(timestamp(c.last_transition)),
+        message: c.message.clone(),
+        observed_at: Some(timestamp(c.observed_at)),
+        stale: false,
+    }
+}
+
+/// What the control plane wants of a machine, in words.
+fn desired(m: &Machine) -> String {
+    match &m.active_run {
+        Some(run) if !run.phase.is_terminal() => {
+            let kind = if run.run_type.is_empty() { "run" } else { &run.run_type };
+            format!("{kind} requested ({})", run.id)
+        }
+        Some(_) | None => format!("{} (set by {} at {})", m.phase, m.phase_set_by, m.phase_set_at),
+    }
+}
+
+/// What the engine is doing with it right now.
+fn execution(m: &Machine) -> String {
+    match &m.active_run {
+        Some(run) if !run.phase.is_terminal() => {
+            let step =
+                if run.current_step.is_empty() { String::new() } else { format!(" at step {}", run.current_step) };
+            format!("run {} {}{step}", run.id, run.phase)
+        }
+        Some(_) | None => String::new(),
+    }
+}
+
+pub(crate) fn machine(m: &Machine) -> pb::Machine {
+    let active = m.active_run.as_ref().filter(|r| !r.phase.is_terminal());
+    let s = &m.spec;
+    pb::Machine {
+        machine_id: m.id.to_string(),
+        labels: m.labels.clone(),
+        spec: Some(pb::MachineSpec {
+            ssh_endpoint: s.ssh_endpoint.clone(),
+            bmc_endpoint: s.bmc_endpoint.clone(),
+            target_cluster_ref: s.target_cluster_ref.clone(),
+            mac_addresses: s.mac_addresses.clone(),
+            provider: s.provider.clone(),
+            location: s.location.clone(),
+            rack: s.rack.clone(),
+            serial_number: s.serial_number.clone(),
+            customer_id: s.customer_id.clone(),
+            system_uuid: s.system_uuid.clone(),
+            credentials_ref: s.credentials_ref.clone(),
+        }),
+        status: Some(pb::MachineStatus {
+            phase: phase(m.phase).into(),
+            conditions: m.conditions.iter().map(condition).collect(),
+            active_run_id: active.map_or(String::new(), |r| r.id.to_string()),
+            effective_state: phase(m.effective_state()).into(),
+            last_seen: m.last_seen.map(timestamp),
+            phase_set_by: m.phase_set_by.to_string(),
+            desired: desired(m),
+            observed: m.last_seen.map_or("never observed".to_owned(), |at| format!("last seen at {at}")),
+            execution: execution(m),
+        }),
+        version: m.version,
+    }
+}
+
+pub(crate) fn spec_from_proto(spec: Option<pb::MachineSpec>) -> MachineSpec {
+    let s = spec.unwrap_or_default();
+    MachineSpec {
+        ssh_endpoint: s.ssh_endpoint,
+        bmc_endpoint: s.bmc_endpoint,
+        target_cluster_ref: s.target_cluster_ref,
+        mac_addresses: s.mac_addresses,
+        provider: s.provider,
+        location: s.location,
+        rack: s.rack,
+        serial_number: s.serial_number,
+        customer_id: s.customer_id,
+        system_uuid: s.system_uuid,
+        credentials_ref: s.credentials_ref,
+    }
+}
+
+pub(crate) fn plan(p: &Plan) -> pb::Plan {
+    pb::Plan { plan_id: p.id.clone(), display_name: p.display_name.clone(), steps: p.steps.iter().map(step).collect() }
+}
+
+fn step(s: &Step) -> pb::Step {
+    use pb::step::Kind;
+    let kind = match s.kind.clone() {
+        StepKind::Ssh { command, args, environment } => Kind::Ssh(pb::SshCommand { command, args, environment }),
+        StepKind::Reboot { mode } => Kind::Reboot(pb::Reboot { mode: mode.to_string() }),
+        StepKind::Netboot { mode, persistent } => Kind::Netboot(pb::SetNetboot { mode: mode.to_string(), persistent }),
+        StepKind::Repave { image, user_data_ref } => Kind::Repave(pb::RepaveImage { image, user_data_ref }),
+        StepKind::Join { cluster_ref } => Kind::Join(pb::KubeadmJoin { cluster_ref }),
+        StepKind::Verify { cluster_ref } => Kind::Verify(pb::VerifyInCluster { cluster_ref }),
+        StepKind::Net { parameters } => Kind::Net(pb::NetReconfig { parameters }),
+        StepKind::Rma { action, reason } => Kind::Rma(pb::RmaAction { action: action.to_string(), reason }),
+    };
+    pb::Step { name: s.name.clone(), timeout_seconds: s.timeout_seconds, max_retries: s.max_retries, kind: Some(kind) }
+}
+
+/// A plan as sent or read from a file; unknown kinds and words are refused by field.
+pub fn plan_from_proto(p: pb::Plan) -> Result<Plan, Error> {
+    let steps = p.steps.into_iter().enumerate().map(|(i, s)| step_from_proto(i, s)).collect::<Result<_, _>>()?;
+    Ok(Plan { id: p.plan_id, display_name: p.display_name, steps })
+}
+
+fn step_from_proto(i: usize, s: pb::Step) -> Result<Step, Error> {
+    use pb::step::Kind;
+    let field = |name: &str| format!("plan.steps[{i}].{name}");
+    let kind = match s.kind {
+        None => {
+            let message = format!(
+                "plan.steps[{i}]: names no known kind; use one of ssh, reboot, netboot, repave, join, verify, net, rma"
+            );
+            return Err(Error::new(Reason::InvalidPlan, message).with("field", format!("steps[{i}].kind")));
+        }
+        Some(Kind::Ssh(k)) => StepKind::Ssh { command: k.command, args: k.args, environment: k.environment },
+        Some(Kind::Reboot(k)) => {
+            StepKind::Reboot { mode: RebootMode::parse(&field("reboot.mode"), default(&k.mode, "bmc"))? }
+        }
+        Some(Kind::Netboot(k)) => StepKind::Netboot {
+            mode: BootMode::parse(&field("netboot.mode"), default(&k.mode, "PXE"))?,
+            persistent: k.persistent,
+        },
+        Some(Kind::Repave(k)) => StepKind::Repave { image: k.image, user_data_ref: k.user_data_ref },
+        Some(Kind::Join(k)) => StepKind::Join { cluster_ref: k.cluster_ref },
+        Some(Kind::Verify(k)) => StepKind::Verify { cluster_ref: k.cluster_ref },
+        Some(Kind::Net(k)) => StepKind::Net { parameters: k.parameters },
+        Some(Kind::Rma(k)) => {
+            StepKind::Rma { action: RmaAction::parse(&field("rma.action"), &k.action)?, reason: k.reason }
+        }
+    };
+    Ok(Step { name: s.name, timeout_seconds: s.timeout_seconds, max_retries: s.max_retries, kind })
+}
+
+fn default<'a>(text: &'a str, when_empty: &'a str) -> &'a str {
+    if text.is_empty() { when_empty } else { text }
+}
+
+fn run_phase(phase: RunPhase) -> pb::run::Phase {
+    match phase {
+        RunPhase::Pending => pb::run::Phase::Pending,
+        RunPhase::Running => pb::run::Phase::Running,
+        RunPhase::Succeeded => pb::run::Phase::Succeeded,
+        RunPhase::Failed => pb::run::Phase::Failed,
+        RunPhase::Canceled => pb::run::Phase::Canceled,
+    }
+}
+
+fn step_state(state: StepState) -> pb::step_status::State {
+    match state {
+        StepState::Waiting => pb::step_status::State::Waiting,
+        StepState::Running => pb::step_status::State::Running,
+        StepState::Succeeded => pb::step_status::State::Succeeded,
+        StepState::Failed => pb::step_status::State::Failed,
+    }
+}
+
+pub(crate) fn run_view(view: RunView) -> pb::Run {
+    pb::Run { why: view.why, ..run(&view.run) }
+}
+
+pub(crate) fn run(r: &Run) -> pb::Run {
+    pb::Run {
+        run_id: r.id.to_string(),
+        machine_id: r.machine_id.to_string(),
+        request_id: r.request_id.clone(),
+        r#type: r.type_text().to_owned(),
+        plan_id: r.plan_id.clone(),
+        phase: run_phase(r.phase).into(),
+        steps: r
+            .steps
+            .iter()
+            .map(|s| pb::StepStatus {
+                name: s.name.clone(),
+                state: step_state(s.state).into(),
+                retry_count: i32::try_from(s.retry_count).unwrap_or(i32::MAX),
+                started_at: s.started_at.map(timestamp),
+                finished_at: s.finished_at.map(timestamp),
+                message: s.message.clone(),
+            })
+            .collect(),
+        current_step: r.current_step.clone(),
+        created_at: Some(timestamp(r.created_at)),
+        started_at: r.started_at.map(timestamp),
+        finished_at: r.finished_at.map(timestamp),
+        parameters: r.parameters.clone(),
+        error: r.error.as_ref().map(|e| pb::RunError {
+            code: e.code.clone(),
+            class: e.class.clone(),
+            message: e.message.clone(),
+            retryable: e.retryable,
+        }),
+        why: String::new(),
+        version: r.version,
+    }
+}

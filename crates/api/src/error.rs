@@ -1,0 +1,48 @@
+//! The one error catalogue on the wire: a gRPC code, the sentence, and `google.rpc.ErrorInfo` with the
+//! stable reason, the details and the legal alternatives.
+
+use domain::{Code, Error, Reason};
+use std::collections::HashMap;
+use std::time::Duration;
+use tonic::Status;
+use tonic_types::{ErrorDetails, StatusExt as _};
+
+/// Who speaks, in `ErrorInfo.domain`.
+const DOMAIN: &str = "millwright";
+/// What to wait before trying again, where that may help.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+fn code(code: Code) -> tonic::Code {
+    match code {
+        Code::InvalidArgument => tonic::Code::InvalidArgument,
+        Code::Unauthenticated => tonic::Code::Unauthenticated,
+        Code::PermissionDenied => tonic::Code::PermissionDenied,
+        Code::NotFound => tonic::Code::NotFound,
+        Code::AlreadyExists => tonic::Code::AlreadyExists,
+        Code::FailedPrecondition => tonic::Code::FailedPrecondition,
+        Code::Aborted => tonic::Code::Aborted,
+        Code::OutOfRange => tonic::Code::OutOfRange,
+        Code::ResourceExhausted => tonic::Code::ResourceExhausted,
+        Code::Unavailable => tonic::Code::Unavailable,
+        Code::DeadlineExceeded => tonic::Code::DeadlineExceeded,
+        Code::Internal => tonic::Code::Internal,
+    }
+}
+
+pub fn to_status(e: Error) -> Status {
+    let mut metadata: HashMap<String, String> = e.details.clone().into_iter().collect();
+    if !e.allowed.is_empty() {
+        metadata.insert("allowed".to_owned(), e.allowed.join(","));
+    }
+    let mut details = ErrorDetails::with_error_info(e.reason.as_str(), DOMAIN, metadata);
+    if e.code() == Code::InvalidArgument {
+        details.add_bad_request_violation(e.details.get("field").cloned().unwrap_or_default(), e.message.clone());
+    }
+    match e.code() {
+        Code::Unavailable | Code::ResourceExhausted | Code::Aborted if e.reason != Reason::VersionMismatch => {
+            details.set_retry_info(Some(RETRY_AFTER));
+        }
+        _ => {}
+    }
+    Status::with_error_details(code(e.code()), e.message, details)
+}

@@ -1,0 +1,163 @@
+//! One port: gRPC with reflection and health, and the plain HTTP health pages beside it.
+
+use crate::engine::Engines;
+use crate::machine::Machines;
+use crate::plan::Plans;
+use crate::run::Runs;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use hyper_util::service::TowerToHyperService;
+use proto::baremetal::v1 as pb;
+use proto::millwright::v1 as mw;
+use service::Service;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
+
+/// The server's bounds, by name.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    pub connections_max: usize,
+    /// Calls and streams at the same time on one connection.
+    pub streams_per_connection: u32,
+    /// Of one message.
+    pub message_bytes_max: usize,
+    /// How long calls in flight may take to finish at a stop.
+    pub finish_within: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> Self {
+        Self {
+            connections_max: 4096,
+            streams_per_connection: 1024,
+            message_bytes_max: 4 * 1024 * 1024,
+            finish_within: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A client that sends its headers one byte at a time holds a connection no longer than this.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+
+fn router(service: &Service, options: &ServerOptions) -> Result<Router, tonic_reflection::server::Error> {
+    let max = options.message_bytes_max;
+    let (health, health_service) = tonic_health::server::health_reporter();
+    tokio::spawn({
+        let health = health.clone();
+        async move {
+            health.set_serving::<pb::machine_service_server::MachineServiceServer<Machines>>().await;
+            health.set_serving::<pb::plan_service_server::PlanServiceServer<Plans>>().await;
+            health.set_serving::<pb::run_service_server::RunServiceServer<Runs>>().await;
+        }
+    });
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()?;
+    let mut routes = Routes::builder();
+    routes
+        .add_service(
+            pb::machine_service_server::MachineServiceServer::new(Machines(service.clone()))
+                .max_decoding_message_size(max),
+        )
+        .add_service(
+            pb::plan_service_server::PlanServiceServer::new(Plans(service.clone())).max_decoding_message_size(max),
+        )
+        .add_service(
+            pb::run_service_server::RunServiceServer::new(Runs(service.clone())).max_decoding_message_size(max),
+        )
+        .add_service(
+            mw::engine_service_server::EngineServiceServer::new(Engines(service.clone()))
+                .max_decoding_message_size(max),
+        )
+        .add_service(health_service)
+        .add_service(reflection);
+    let grpc = routes.routes().prepare().into_axum_router();
+    let ready = service.clone();
+    Ok(Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(move || readyz(ready.clone())))
+        .fallback_service(grpc))
+}
+
+/// Ready is: the database answers.
+async fn readyz(service: Service) -> (StatusCode, String) {
+    match service.frozen().await {
+        Ok(_) => (StatusCode::OK, "ready\n".to_owned()),
+        Err(e) => (StatusCode::SERVICE_UNAVAILABLE, format!("{e}\n")),
+    }
+}
+
+/// Serves until `stop`, then lets calls in flight finish (bounded).
+pub async fn serve(
+    listener: TcpListener,
+    service: Service,
+    options: ServerOptions,
+    stop: CancellationToken,
+) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let router = router(&service, &options)?;
+    let connections = TaskTracker::new();
+    let room = Arc::new(Semaphore::new(options.connections_max));
+    let mut http = Builder::new(TokioExecutor::new());
+    http.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    http.http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(options.streams_per_connection)
+        .keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+    loop {
+        let permit = tokio::select! {
+            permit = room.clone().acquire_owned() => permit?,
+            () = stop.cancelled() => break,
+        };
+        let socket = tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((socket, _)) => socket,
+                Err(e) => {
+                    // out of file descriptors, or a client that left at once: go on
+                    tracing::warn!(error = %e, "accepting a connection");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            },
+            () = stop.cancelled() => break,
+        };
+        // small answers go out at once
+        drop(socket.set_nodelay(true));
+        let (http, router, stop) = (http.clone(), router.clone(), stop.clone());
+        connections.spawn(async move {
+            let connection = http.serve_connection(TokioIo::new(socket), TowerToHyperService::new(router));
+            let mut connection = std::pin::pin!(connection);
+            tokio::select! {
+                ended = connection.as_mut() => log_end(ended),
+                () = stop.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    log_end(connection.await);
+                }
+            }
+            drop(permit);
+        });
+    }
+    drop(listener);
+    connections.close();
+    if tokio::time::timeout(options.finish_within, connections.wait()).await.is_err() {
+        tracing::warn!("some calls were still in flight when the server stopped");
+    }
+    Ok(())
+}
+
+fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    if let Err(e) = ended {
+        tracing::debug!(error = %e, "a connection ended");
+    }
+}

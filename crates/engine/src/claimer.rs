@@ -1,0 +1,117 @@
+//! Takes due executions and gives each to a worker, as many as there are free.
+
+use crate::engine::Core;
+use crate::lease::Lease;
+use crate::options::CLAIM_MAX;
+use crate::worker;
+use domain::{Error, ExecutionId, Timestamp};
+use std::sync::Arc;
+use std::time::Duration;
+use store::execution::{self, Execution};
+use store::{Caller, switch};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+struct Claimed {
+    executions: Vec<Execution>,
+    next: Option<Timestamp>,
+}
+
+/// Claims until told to stop, then waits for the workers to reach their next checkpoint.
+pub(crate) async fn run(core: Arc<Core>, lease: Arc<Lease>, claiming: CancellationToken) {
+    let free = Arc::new(Semaphore::new(core.options.workers));
+    let mut workers = JoinSet::new();
+    let mut cancels = core.store.signals().cancels();
+    loop {
+        let room = free.available_permits().min(CLAIM_MAX);
+        let mut pause = core.options.poll;
+        if room > 0 && lease.remaining() > core.options.call_timeout {
+            match claim(&core, &lease, room).await {
+                Ok(claimed) => {
+                    let full = claimed.executions.len() == room;
+                    for execution in claimed.executions {
+                        start(&core, &lease, &free, &mut workers, execution).await;
+                    }
+                    if full {
+                        pause = Duration::ZERO;
+                    } else if let Some(next) = claimed.next {
+                        pause = pause.min(next.since(core.store.ambient().now()));
+                    }
+                }
+                Err(e) => tracing::warn!(error = %e, "claiming work"),
+            }
+        }
+        tokio::select! {
+            () = claiming.cancelled() => break,
+            () = lease.lost.cancelled() => break,
+            () = core.store.signals().work_ready() => {}
+            Some(_) = workers.join_next(), if !workers.is_empty() => {}
+            id = cancels.recv() => match id {
+                Ok(id) => core.cancel_here(&id),
+                // missed some: the rows tell
+                Err(_) => look_for_cancels(&core, &lease).await,
+            },
+            () = tokio::time::sleep(pause) => {
+                if core.store.is_shared() {
+                    look_for_cancels(&core, &lease).await;
+                }
+            }
+        }
+    }
+    while workers.join_next().await.is_some() {}
+}
+
+async fn claim(core: &Core, lease: &Lease, room: usize) -> Result<Claimed, Error> {
+    let session = lease.id.clone();
+    let work = move |tx: &mut store::Tx<'_>, session: &domain::SessionId| {
+        if switch::frozen(tx)?.is_some() {
+            return Ok(Claimed { executions: Vec::new(), next: None });
+        }
+        let executions = execution::claim(tx, session, room)?;
+        let next = execution::next_wake(tx)?;
+        Ok(Claimed { executions, next })
+    };
+    // an idle look costs no write
+    let due = core.store.read(|tx| Ok((execution::next_wake(tx)?, tx.now()))).await?;
+    match due {
+        (Some(next), now) if next <= now => {
+            core.store.write(&Caller::engine(), "claims", move |tx| work(tx, &session)).await
+        }
+        (next, _) => Ok(Claimed { executions: Vec::new(), next }),
+    }
+}
+
+async fn start(
+    core: &Arc<Core>,
+    lease: &Arc<Lease>,
+    free: &Arc<Semaphore>,
+    workers: &mut JoinSet<()>,
+    execution: Execution,
+) {
+    // never waits: there were as many permits as executions were claimed
+    let Ok(permit) = free.clone().acquire_owned().await else { return };
+    let (core, lease) = (core.clone(), lease.clone());
+    let cancel = core.register(&execution.id);
+    if execution.cancel.is_some() {
+        cancel.cancel();
+    }
+    workers.spawn(async move {
+        let id = execution.id.clone();
+        tokio::select! {
+            biased;
+            () = lease.lost.cancelled() => {}
+            () = worker::run(&core, &lease, execution, cancel) => {}
+        }
+        core.unregister(&id);
+        drop(permit);
+    });
+}
+
+async fn look_for_cancels(core: &Core, lease: &Lease) {
+    let session = lease.id.clone();
+    match core.store.read(move |tx| execution::cancels_of_holder(tx, &session)).await {
+        Ok(ids) => ids.iter().for_each(|id: &ExecutionId| core.cancel_here(id)),
+        Err(e) => tracing::warn!(error = %e, "looking for cancel requests"),
+    }
+}

@@ -1,0 +1,246 @@
+//! The engine as the rest of the server sees it: start, stop, cancel, terminate.
+
+use crate::claimer;
+use crate::lease::Lease;
+use crate::options::EngineOptions;
+use crate::workflow::Workflow;
+use domain::{Error, ExecutionId, Reason};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use store::execution::{self, CancelRequest, Entry, Execution, Status};
+use store::{Caller, Store, session};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Sees every journal entry right after it is durable. For tests that end the engine at that moment.
+pub type JournalObserver = Arc<dyn Fn(&ExecutionId, &str) + Send + Sync>;
+
+pub(crate) struct Core {
+    pub store: Store,
+    pub options: EngineOptions,
+    pub workflows: HashMap<&'static str, Arc<dyn Workflow>>,
+    pub observer: Option<JournalObserver>,
+    /// No new stage is entered: the server hands over.
+    pub draining: CancellationToken,
+    /// Ends every worker at once, leaving things as they are.
+    pub killed: CancellationToken,
+    running: Mutex<HashMap<ExecutionId, CancellationToken>>,
+}
+
+impl Core {
+    fn running(&self) -> MutexGuard<'_, HashMap<ExecutionId, CancellationToken>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn register(&self, id: &ExecutionId) -> CancellationToken {
+        let token = CancellationToken::new();
+        self.running().insert(id.clone(), token.clone());
+        token
+    }
+
+    pub fn unregister(&self, id: &ExecutionId) {
+        self.running().remove(id);
+    }
+
+    /// Tells the worker that has it, if one here has.
+    pub fn cancel_here(&self, id: &ExecutionId) {
+        if let Some(token) = self.running().get(id) {
+            token.cancel();
+        }
+    }
+}
+
+#[derive(Clone)]
+pub struct Engine {
+    core: Arc<Core>,
+    main: Arc<Mutex<Option<JoinHandle<()>>>>,
+}
+
+impl Engine {
+    pub fn new(
+        store: Store,
+        options: EngineOptions,
+        workflows: Vec<Arc<dyn Workflow>>,
+        observer: Option<JournalObserver>,
+    ) -> Self {
+        let core = Core {
+            store,
+            options,
+            workflows: workflows.into_iter().map(|w| (w.name(), w)).collect(),
+            observer,
+            draining: CancellationToken::new(),
+            killed: CancellationToken::new(),
+            running: Mutex::new(HashMap::new()),
+        };
+        Self { core: Arc::new(core), main: Arc::new(Mutex::new(None)) }
+    }
+
+    /// Begins to claim and work. Returns once the first session is open, so that a caller knows.
+    pub async fn start(&self) -> Result<(), Error> {
+        let lease = Lease::open(&self.core.store, &self.core.options, self.core.killed.child_token()).await?;
+        let core = self.core.clone();
+        let main = tokio::spawn(async move { run(core, lease).await });
+        *self.main.lock().unwrap_or_else(PoisonError::into_inner) = Some(main);
+        Ok(())
+    }
+
+    /// Hands over: no new stage is entered, calls in the air are waited for (bounded), every execution
+    /// is left for the next claim.
+    pub async fn stop(&self) {
+        self.core.draining.cancel();
+        let main = self.main.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(main) = main
+            && tokio::time::timeout(self.core.options.hand_over_within, main).await.is_err()
+        {
+            tracing::warn!("a call outlasted the hand-over: its execution is taken over when the lease has passed");
+            self.core.killed.cancel();
+        }
+    }
+
+    /// Ends at once, as a crash would: nothing is released, nothing is written.
+    pub fn kill(&self) {
+        self.core.killed.cancel();
+    }
+
+    /// Asks for an execution to stop. What has not begun ends here and now.
+    pub fn request_cancel(
+        &self,
+        tx: &mut store::Tx<'_>,
+        execution: &Execution,
+        by: &str,
+        reason: &str,
+    ) -> store::TxResult<()> {
+        let never_begun = execution.position == domain::stage::Position::Start && execution.holder.is_none();
+        if never_begun {
+            return self.end_from_outside(tx, execution, Status::Canceled, "canceled_before_start", by, reason);
+        }
+        let request = CancelRequest { by: by.to_owned(), reason: reason.to_owned() };
+        execution::request_cancel(tx, &execution.id, &request)?;
+        Ok(())
+    }
+
+    /// Ends an execution now, running no more of its code.
+    pub fn terminate(
+        &self,
+        tx: &mut store::Tx<'_>,
+        execution: &Execution,
+        by: &str,
+        reason: &str,
+    ) -> store::TxResult<()> {
+        self.end_from_outside(tx, execution, Status::Terminated, "terminated", by, reason)
+    }
+
+    fn end_from_outside(
+        &self,
+        tx: &mut store::Tx<'_>,
+        execution: &Execution,
+        status: Status,
+        entry: &'static str,
+        by: &str,
+        reason: &str,
+    ) -> store::TxResult<()> {
+        let workflow = self.workflow(execution)?;
+        workflow.record_ended_from_outside(tx, execution, by, reason)?;
+        let entry = Entry { entry, detail: serde_json::json!({"by": by, "reason": reason}) };
+        if !execution::end_from_outside(tx, execution, status, &entry)? {
+            return Err(store::Failure::Lost(format!("execution {}", execution.id)));
+        }
+        Ok(())
+    }
+
+    fn workflow(&self, execution: &Execution) -> Result<&Arc<dyn Workflow>, Error> {
+        self.core.workflows.get(execution.workflow.as_str()).ok_or_else(|| {
+            Error::new(Reason::NotConfirmed, format!("this server does not know the workflow {:?}", execution.workflow))
+        })
+    }
+
+    /// Asks everything that has not ended to stop, and waits until it has (bounded).
+    pub async fn cancel_all(&self, by: &str, reason: &str, within: Duration) -> Result<(), Error> {
+        let deadline = tokio::time::Instant::now() + within;
+        loop {
+            let open = self.core.store.read(open_executions).await?;
+            if open.is_empty() || tokio::time::Instant::now() >= deadline {
+                if !open.is_empty() {
+                    tracing::warn!(
+                        left = open.len(),
+                        "not everything could be canceled in time; the next start goes on with it"
+                    );
+                }
+                return Ok(());
+            }
+            for execution in open.into_iter().filter(|e| e.cancel.is_none()) {
+                let (engine, by, reason) = (self.clone(), by.to_owned(), reason.to_owned());
+                let key = execution.machine_id.to_string();
+                self.core
+                    .store
+                    .write(&Caller::engine(), &key, move |tx| match execution::get_for_update(tx, &execution.id)? {
+                        Some(e) if !e.status.is_terminal() => engine.request_cancel(tx, &e, &by, &reason),
+                        Some(_) | None => Ok(()),
+                    })
+                    .await?;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// Executions looked at in one go when everything is canceled.
+const CANCEL_BATCH: usize = 500;
+
+fn open_executions(tx: &mut store::Tx<'_>) -> store::TxResult<Vec<Execution>> {
+    use domain::filter::Filter;
+    let is = |value: &str| Filter::Is { field: "status", value: value.to_owned() };
+    let open = Filter::Or(vec![is("ready"), is("running"), is("waiting")]);
+    execution::list(tx, &open, "", CANCEL_BATCH)
+}
+
+/// One session after another, until the engine stops: a server that lost its lease begins anew.
+async fn run(core: Arc<Core>, first: Lease) {
+    let mut lease = Arc::new(first);
+    loop {
+        let mut claims = tokio::spawn(claimer::run(core.clone(), lease.clone(), core.draining.clone()));
+        // a newer schema ends the claiming just as a hand-over does
+        let keep = lease.keep(&core.store, &core.options, &core.draining);
+        tokio::select! {
+            () = keep => {}
+            () = handed_over(&core, &mut claims) => {
+                release(&core, &lease).await;
+                return;
+            }
+            () = core.killed.cancelled() => return,
+        }
+        // the lease is lost, and the workers end with it
+        drop(claims.await);
+        match open_again(&core).await {
+            Some(new) => lease = Arc::new(new),
+            None => return,
+        }
+    }
+}
+
+/// Resolves when the engine drains and the last worker has reached its checkpoint.
+async fn handed_over(core: &Core, claims: &mut JoinHandle<()>) {
+    core.draining.cancelled().await;
+    drop(claims.await);
+}
+
+async fn release(core: &Core, lease: &Lease) {
+    let id = lease.id.clone();
+    if let Err(e) = core.store.write(&Caller::engine(), "sessions", move |tx| session::release(tx, &id)).await {
+        tracing::warn!(error = %e, "giving back the session lease; it runs out by itself");
+    }
+}
+
+async fn open_again(core: &Core) -> Option<Lease> {
+    loop {
+        if core.killed.is_cancelled() || core.draining.is_cancelled() {
+            return None;
+        }
+        match Lease::open(&core.store, &core.options, core.killed.child_token()).await {
+            Ok(lease) => return Some(lease),
+            Err(e) => tracing::warn!(error = %e, "opening a new session"),
+        }
+        tokio::time::sleep(core.options.poll).await;
+    }
+}

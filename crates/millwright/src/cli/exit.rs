@@ -1,0 +1,280 @@
+//! How a command ends: one error type, its exit code, and what is said about it on stderr.
+
+use std::error::Error as _;
+use std::fmt;
+use std::io::Write as _;
+use std::process::ExitCode;
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+
+/// The exit codes of the client; 0 to 6 are contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Failed,
+    Usage,
+    NotFound,
+    Refused,
+    Denied,
+    Unreachable,
+    /// The reader of our output has gone, as `head` does: nothing to say, nothing went wrong.
+    ReaderGone,
+    /// Ctrl-C while waiting.
+    Interrupted,
+}
+
+impl Exit {
+    pub const fn code(self) -> u8 {
+        match self {
+            Exit::ReaderGone => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::NotFound => 3,
+            Exit::Refused => 4,
+            Exit::Denied => 5,
+            Exit::Unreachable => 6,
+            Exit::Interrupted => 130,
+        }
+    }
+
+    /// What a server's answer means for a script.
+    pub const fn of(code: Code) -> Self {
+        match code {
+            Code::InvalidArgument | Code::OutOfRange => Exit::Usage,
+            Code::NotFound => Exit::NotFound,
+            Code::FailedPrecondition | Code::AlreadyExists | Code::Aborted => Exit::Refused,
+            Code::Unauthenticated | Code::PermissionDenied => Exit::Denied,
+            Code::Unavailable => Exit::Unreachable,
+            Code::Ok
+            | Code::Cancelled
+            | Code::Unknown
+            | Code::DeadlineExceeded
+            | Code::ResourceExhausted
+            | Code::Unimplemented
+            | Code::Internal
+            | Code::DataLoss => Exit::Failed,
+        }
+    }
+}
+
+/// What went wrong, why, what is allowed instead, and what to type next.
+#[derive(Debug)]
+pub struct CliError {
+    exit: Exit,
+    message: String,
+    reason: Option<String>,
+    allowed: Vec<String>,
+    hint: Option<String>,
+}
+
+impl CliError {
+    fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), reason: None, allowed: Vec::new(), hint: None }
+    }
+
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(Exit::Failed, message)
+    }
+
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, message)
+    }
+
+    pub fn denied(message: impl Into<String>) -> Self {
+        Self::new(Exit::Denied, message)
+    }
+
+    pub fn unreachable(message: impl Into<String>) -> Self {
+        Self::new(Exit::Unreachable, message)
+    }
+
+    pub fn interrupted(message: impl Into<String>) -> Self {
+        Self::new(Exit::Interrupted, message)
+    }
+
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub fn exit(&self) -> Exit {
+        self.exit
+    }
+
+    /// For commands whose exit code is the outcome of a run: an unread output is no success.
+    #[must_use]
+    pub fn outcome_unknown(mut self) -> Self {
+        if self.exit == Exit::ReaderGone {
+            self.exit = Exit::Failed;
+        }
+        self
+    }
+
+    /// What is said on stderr, line by line.
+    fn lines(&self) -> Vec<String> {
+        if self.message.is_empty() {
+            return Vec::new();
+        }
+        let opening = if self.exit == Exit::Interrupted { "" } else { "error: " };
+        let mut lines = vec![format!("{opening}{}", self.message)];
+        lines.extend(self.reason.iter().map(|reason| format!("reason: {reason}")));
+        if !self.allowed.is_empty() {
+            lines.push(format!("allowed: {}", self.allowed.join(", ")));
+        }
+        lines.extend(self.hint.iter().map(|hint| format!("hint: {hint}")));
+        lines
+    }
+
+    /// Says it and turns it into the exit code. A stderr that is closed changes nothing.
+    pub fn report(&self) -> ExitCode {
+        let mut text = self.lines().join("\n");
+        if !text.is_empty() {
+            text.push('\n');
+            std::io::stderr().lock().write_all(text.as_bytes()).ok();
+        }
+        ExitCode::from(self.exit.code())
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for CliError {}
+
+/// Writing the output failed. A pipe closed by its reader is not an error.
+impl From<std::io::Error> for CliError {
+    fn from(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::BrokenPipe => Self::new(Exit::ReaderGone, ""),
+            _ => Self::failed(format!("writing the output: {error}")),
+        }
+    }
+}
+
+impl From<Status> for CliError {
+    fn from(status: Status) -> Self {
+        if let Some(cause) = transport_cause(&status) {
+            return Self::unreachable(format!("the connection to the server failed: {cause}"))
+                .hint("what was asked may or may not have happened; look before you repeat it");
+        }
+        let mut error = Self::new(Exit::of(status.code()), status.message());
+        if error.message.is_empty() {
+            error.message = status.code().description().to_owned();
+        }
+        if let Some(info) = status.get_details_error_info() {
+            error.allowed = info.metadata.get("allowed").map(|list| split(list)).unwrap_or_default();
+            let run = ["run_id", "active_run_id", "run"].iter().find_map(|key| info.metadata.get(*key));
+            error.hint = hint_for(&info.reason, run.map(String::as_str));
+            error.reason = Some(info.reason).filter(|reason| !reason.is_empty());
+        }
+        if error.hint.is_none() {
+            error.hint = match status.code() {
+                Code::Unauthenticated => Some(TOKEN_HINT.to_owned()),
+                Code::PermissionDenied => Some("this token's role does not allow it; use one that does".to_owned()),
+                _ => None,
+            };
+        }
+        error
+    }
+}
+
+/// How to give a token.
+pub const TOKEN_HINT: &str =
+    "give a token by MILLWRIGHT_TOKEN, --token-file PATH or --token TOKEN; `serve` writes one to DATA/admin.token";
+
+fn split(list: &str) -> Vec<String> {
+    list.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+/// The next command, where the stable reason of a refusal tells which.
+fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
+    let text = match reason {
+        "MACHINE_NOT_FOUND" => "millwright machine list",
+        "RUN_NOT_FOUND" => "millwright run list",
+        "PLAN_NOT_FOUND" => "millwright plan list",
+        "EXECUTION_NOT_FOUND" => "millwright engine list",
+        "TOKEN_MISSING" | "TOKEN_INVALID" => TOKEN_HINT,
+        "ACTIVE_RUN" => {
+            return run.map(|run| format!("millwright run watch {run}, or: millwright run cancel {run}"));
+        }
+        "PLAN_EXISTS" => "a plan never changes once created; choose another plan_id",
+        "REQUEST_ID_REUSED" => "this --request-id was used for another request; choose another or leave it out",
+        "VERSION_MISMATCH" => "somebody else changed it; look at it again with `show` and repeat",
+        "CONTENTION" => "two changes met; repeating the command is safe",
+        "OUTCOME_UNKNOWN" => "repeating the same call is safe and tells what happened",
+        "SEQUENCE_OUT_OF_RANGE" => "leave --after out to start from the present",
+        "SHUTTING_DOWN" | "STORE_UNAVAILABLE" => "wait a moment and repeat",
+        _ => return None,
+    };
+    Some(text.to_owned())
+}
+
+/// The innermost cause, when the failure is the connection's and not the server's answer.
+pub fn transport_cause(status: &Status) -> Option<String> {
+    // A status that came over the wire has no source; one made up by the transport has.
+    let mut cause = status.source()?;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    Some(cause.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tonic_types::ErrorDetails;
+
+    fn refusal(code: Code, reason: &str, metadata: &[(&str, &str)]) -> CliError {
+        let metadata: std::collections::HashMap<String, String> =
+            metadata.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+        let details = ErrorDetails::with_error_info(reason, "millwright", metadata);
+        Status::with_error_details(code, "it cannot be", details).into()
+    }
+
+    #[test]
+    fn codes_map_as_promised() {
+        for (code, exit) in [
+            (Code::Unknown, 1),
+            (Code::Internal, 1),
+            (Code::ResourceExhausted, 1),
+            (Code::DeadlineExceeded, 1),
+            (Code::InvalidArgument, 2),
+            (Code::NotFound, 3),
+            (Code::FailedPrecondition, 4),
+            (Code::AlreadyExists, 4),
+            (Code::Aborted, 4),
+            (Code::Unauthenticated, 5),
+            (Code::PermissionDenied, 5),
+            (Code::Unavailable, 6),
+        ] {
+            assert_eq!(CliError::from(Status::new(code, "x")).exit().code(), exit, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_what_is_allowed() {
+        let error = refusal(Code::FailedPrecondition, "ILLEGAL_TRANSITION", &[("allowed", "READY, RMA,")]);
+        assert_eq!(error.lines(), ["error: it cannot be", "reason: ILLEGAL_TRANSITION", "allowed: READY, RMA"]);
+    }
+
+    #[test]
+    fn an_active_run_is_named_in_the_next_command() {
+        let error = refusal(Code::FailedPrecondition, "ACTIVE_RUN", &[("run_id", "run_7")]);
+        assert!(error.lines().iter().any(|line| line.contains("millwright run watch run_7")), "{:?}", error.lines());
+    }
+
+    #[test]
+    fn a_closed_pipe_is_silent_unless_the_exit_code_is_an_outcome() {
+        let closed = || CliError::from(std::io::Error::from(std::io::ErrorKind::BrokenPipe));
+        assert_eq!((closed().exit().code(), closed().lines().len()), (0, 0));
+        assert_eq!(closed().outcome_unknown().exit().code(), 1);
+    }
+
+    #[test]
+    fn an_empty_message_still_says_something() {
+        assert!(!CliError::from(Status::new(Code::NotFound, "")).to_string().is_empty());
+    }
+}

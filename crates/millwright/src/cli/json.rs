@@ -1,0 +1,179 @@
+//! Messages as JSON and YAML: proto field names in the order of their numbers, every field present,
+//! what is absent as `null`, 64-bit integers as strings.
+
+use super::exit::CliError;
+use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, SerializeOptions};
+use proto::{baremetal::v1 as wire, millwright::v1 as engine};
+use serde::ser::{Serialize, SerializeMap as _, Serializer};
+use serde_json::Value;
+use std::sync::LazyLock;
+
+/// A message that can be printed: it knows its full name in the descriptors.
+pub trait Wire: prost::Message {
+    const NAME: &'static str;
+}
+
+macro_rules! wire {
+    ($($message:ty => $name:literal,)+) => { $(impl Wire for $message { const NAME: &'static str = $name; })+ };
+}
+
+wire! {
+    wire::Machine => "baremetal.v1.Machine",
+    wire::Plan => "baremetal.v1.Plan",
+    wire::Run => "baremetal.v1.Run",
+    wire::RunEvent => "baremetal.v1.RunEvent",
+    wire::LogChunk => "baremetal.v1.LogChunk",
+    engine::Execution => "millwright.v1.Execution",
+    engine::DescribeExecutionResponse => "millwright.v1.DescribeExecutionResponse",
+    engine::FreezeState => "millwright.v1.FreezeState",
+}
+
+static POOL: LazyLock<Result<DescriptorPool, String>> =
+    LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS).map_err(|e| e.to_string()));
+
+pub fn descriptor(name: &str) -> Result<MessageDescriptor, CliError> {
+    let pool = POOL.as_ref().map_err(|e| CliError::failed(format!("reading the built-in descriptors: {e}")))?;
+    pool.get_message_by_name(name).ok_or_else(|| CliError::failed(format!("the descriptors know no {name}")))
+}
+
+/// A message ready to be serialized.
+pub struct Shown {
+    value: Value,
+    descriptor: MessageDescriptor,
+}
+
+pub fn shown<T: Wire>(message: &T) -> Result<Shown, CliError> {
+    let internal = |e: &dyn std::fmt::Display| CliError::failed(format!("printing a {}: {e}", T::NAME));
+    let descriptor = descriptor(T::NAME)?;
+    let dynamic =
+        DynamicMessage::decode(descriptor.clone(), message.encode_to_vec().as_slice()).map_err(|e| internal(&e))?;
+    let options =
+        SerializeOptions::new().use_proto_field_name(true).skip_default_fields(false).stringify_64_bit_integers(true);
+    let value = dynamic.serialize_with_options(serde_json::value::Serializer, &options).map_err(|e| internal(&e))?;
+    Ok(Shown { value, descriptor })
+}
+
+impl Shown {
+    /// On one line.
+    pub fn line(&self) -> Result<String, CliError> {
+        serde_json::to_string(self).map_err(|e| CliError::failed(format!("writing JSON: {e}")))
+    }
+
+    /// Over several lines, each but the first indented by `indent` spaces.
+    pub fn pretty(&self, indent: usize) -> Result<String, CliError> {
+        let text = serde_json::to_string_pretty(self).map_err(|e| CliError::failed(format!("writing JSON: {e}")))?;
+        Ok(text.replace('\n', &format!("\n{}", " ".repeat(indent))))
+    }
+
+    pub fn yaml(&self) -> Result<String, CliError> {
+        serde_yaml_ng::to_string(self).map_err(|e| CliError::failed(format!("writing YAML: {e}")))
+    }
+
+    /// As one item of a YAML list.
+    pub fn yaml_item(&self) -> Result<String, CliError> {
+        serde_yaml_ng::to_string(&[self]).map_err(|e| CliError::failed(format!("writing YAML: {e}")))
+    }
+}
+
+impl Serialize for Shown {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        Ordered { value: &self.value, descriptor: Some(&self.descriptor) }.serialize(serializer)
+    }
+}
+
+/// A value whose objects follow the order of the message's fields; maps stay in key order.
+struct Ordered<'a> {
+    value: &'a Value,
+    descriptor: Option<&'a MessageDescriptor>,
+}
+
+impl Serialize for Ordered<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match (self.value, self.descriptor) {
+            (Value::Array(items), Some(_)) => {
+                serializer.collect_seq(items.iter().map(|value| Ordered { value, descriptor: self.descriptor }))
+            }
+            (Value::Object(object), Some(descriptor)) => {
+                let mut map = serializer.serialize_map(None)?;
+                for field in descriptor.fields() {
+                    match object.get(field.name()) {
+                        Some(value) => {
+                            let inner = message_of(&field);
+                            map.serialize_entry(field.name(), &Ordered { value, descriptor: inner.as_ref() })?;
+                        }
+                        None if is_choice(&field) => {}
+                        None => map.serialize_entry(field.name(), &Value::Null)?,
+                    }
+                }
+                map.end()
+            }
+            (value, _) => value.serialize(serializer),
+        }
+    }
+}
+
+/// The message a field holds, unless it is a map or has a JSON form of its own.
+pub fn message_of(field: &FieldDescriptor) -> Option<MessageDescriptor> {
+    match field.kind() {
+        Kind::Message(m) if !field.is_map() && !m.full_name().starts_with("google.protobuf.") => Some(m),
+        _ => None,
+    }
+}
+
+/// Whether a field is one of several of which at most one is present.
+pub fn is_choice(field: &FieldDescriptor) -> bool {
+    field.containing_oneof().is_some_and(|oneof| !oneof.is_synthetic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_in_the_descriptors() {
+        for name in [
+            wire::Machine::NAME,
+            wire::Plan::NAME,
+            wire::Run::NAME,
+            wire::RunEvent::NAME,
+            wire::LogChunk::NAME,
+            engine::Execution::NAME,
+            engine::DescribeExecutionResponse::NAME,
+            engine::FreezeState::NAME,
+        ] {
+            assert!(descriptor(name).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
+    fn fields_stand_in_proto_order_with_defaults_and_nulls() {
+        let labels = [("b".to_owned(), "2".to_owned()), ("a".to_owned(), "1".to_owned())].into();
+        let machine = wire::Machine { machine_id: "m-1".to_owned(), labels, version: 9, ..Default::default() };
+        let line = shown(&machine).and_then(|s| s.line()).expect("JSON");
+        assert_eq!(line, r#"{"machine_id":"m-1","labels":{"a":"1","b":"2"},"spec":null,"status":null,"version":"9"}"#);
+    }
+
+    #[test]
+    fn of_a_choice_only_what_is_chosen_is_shown() {
+        let reboot = wire::Reboot { mode: "bmc".to_owned() };
+        let step = wire::Step {
+            name: "boot".to_owned(),
+            timeout_seconds: Some(60),
+            max_retries: None,
+            kind: Some(wire::step::Kind::Reboot(reboot)),
+        };
+        let plan = wire::Plan { plan_id: "p".to_owned(), steps: vec![step], ..Default::default() };
+        let line = shown(&plan).and_then(|s| s.line()).expect("JSON");
+        let steps = r#"[{"name":"boot","timeout_seconds":60,"max_retries":null,"reboot":{"mode":"bmc"}}]"#;
+        assert_eq!(line, format!(r#"{{"plan_id":"p","display_name":"","steps":{steps}}}"#));
+    }
+
+    #[test]
+    fn times_and_states_are_words() {
+        let at = prost_types::Timestamp { seconds: 1_769_699_400, nanos: 0 };
+        let run = wire::Run { created_at: Some(at), phase: 2, ..Default::default() };
+        let line = shown(&run).and_then(|s| s.line()).expect("JSON");
+        assert!(line.contains(r#""phase":"RUNNING""#), "{line}");
+        assert!(line.contains(r#""created_at":"2026-01-29T15:10:00Z","started_at":null"#), "{line}");
+    }
+}

@@ -1,0 +1,175 @@
+//! The command line's client side: one file per noun, and below them what all nouns share.
+//!
+//! A command connects, calls, prints and ends with an exit code that scripts can trust ([`exit`]).
+//! Everything is said through the same API that every other client uses; nothing here reads the store.
+
+mod connect;
+mod engine;
+mod exit;
+mod freeze;
+mod json;
+mod machine;
+mod output;
+mod plan;
+mod plan_file;
+mod progress;
+mod run;
+mod run_watch;
+mod sheet;
+mod text;
+mod watch;
+
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+// for what runs beside the client in this binary: `demo`, and the plan folder of `serve`
+pub use self::connect::connect_to;
+pub use self::output::Format;
+pub use self::plan_file::read as read_plan_file;
+pub use self::progress::follow_run;
+
+// What a client can be asked to do. (No doc comment: clap would print it as the program's own.)
+#[derive(Subcommand)]
+pub enum Command {
+    /// Machines: register, look at, change, move between phases
+    #[command(subcommand, visible_alias = "machines")]
+    Machine(machine::MachineCommand),
+    /// Plans: the ordered steps that runs carry out
+    #[command(subcommand, visible_alias = "plans")]
+    Plan(plan::PlanCommand),
+    /// Runs: start, watch, cancel, read their logs, wait for their end
+    #[command(subcommand, visible_alias = "runs")]
+    Run(run::RunCommand),
+    /// The engine below the runs: executions and their journals
+    #[command(subcommand)]
+    Engine(engine::EngineCommand),
+    /// Stop all automation until `unfreeze`
+    Freeze(freeze::FreezeArgs),
+    /// Let automation go on after a freeze
+    Unfreeze(freeze::UnfreezeArgs),
+}
+
+const HEADING: &str = "Client options";
+
+// How every client command finds its server, proves who it is, and prints.
+#[derive(Args, Clone)]
+pub struct ClientOptions {
+    /// The server's address
+    #[arg(
+        long,
+        global = true,
+        help_heading = HEADING,
+        value_name = "URL",
+        env = "MILLWRIGHT_SERVER",
+        default_value = connect::DEFAULT_SERVER
+    )]
+    pub server: String,
+    /// The access token; better given by environment or file than on the command line
+    #[arg(
+        long,
+        global = true,
+        help_heading = HEADING,
+        value_name = "TOKEN",
+        env = "MILLWRIGHT_TOKEN",
+        hide_env_values = true
+    )]
+    pub token: Option<String>,
+    /// A file that holds the token; wins over --token. Without either, ./millwright-data/admin.token is tried
+    #[arg(long, global = true, help_heading = HEADING, value_name = "PATH")]
+    pub token_file: Option<PathBuf>,
+    /// How to print; `wide` has more columns and RFC 3339 times, `name` only ids
+    #[arg(
+        short,
+        long,
+        global = true,
+        help_heading = HEADING,
+        value_enum,
+        value_name = "FORMAT",
+        default_value_t = Format::Table
+    )]
+    pub output: Format,
+}
+
+/// The options of every list.
+#[derive(Args)]
+pub struct ListArgs {
+    /// Only what matches, e.g. "phase=IN_SERVICE AND labels.env=prod"
+    #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
+    pub filter: String,
+    /// Stop after this many; all are listed by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub limit: Option<u32>,
+}
+
+/// Does what was asked, says on stderr what went wrong, and answers with the exit code.
+pub async fn execute(command: Command, options: ClientOptions) -> ExitCode {
+    match dispatch(command, &options).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => error.report(),
+    }
+}
+
+async fn dispatch(command: Command, options: &ClientOptions) -> Result<(), CliError> {
+    match command {
+        Command::Machine(command) => machine::execute(command, options).await,
+        Command::Plan(command) => plan::execute(command, options).await,
+        Command::Run(command) => run::execute(command, options).await,
+        Command::Engine(command) => engine::execute(command, options).await,
+        Command::Freeze(args) => freeze::freeze(args, options).await,
+        Command::Unfreeze(args) => freeze::unfreeze(args, options).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory as _, Parser};
+
+    #[derive(Parser)]
+    struct Top {
+        #[command(flatten)]
+        options: ClientOptions,
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    fn walk(command: &clap::Command) {
+        for sub in command.get_subcommands() {
+            assert!(sub.get_about().is_some(), "{} has no description", sub.get_name());
+            for argument in sub.get_arguments() {
+                assert!(argument.get_help().is_some(), "{} {} has no help", sub.get_name(), argument.get_id());
+            }
+            walk(sub);
+        }
+    }
+
+    #[test]
+    fn the_grammar_is_sound_and_everything_has_help() {
+        Top::command().debug_assert();
+        walk(&Top::command());
+    }
+
+    #[test]
+    fn client_options_are_taken_after_the_verb() {
+        let top = Top::parse_from(["millwright", "run", "list", "-o", "json", "--server", "http://h:1"]);
+        assert_eq!(top.options.output, Format::Json);
+        assert_eq!(top.options.server, "http://h:1");
+        assert!(matches!(top.command, Command::Run(_)));
+    }
+
+    #[test]
+    fn usage_errors_are_caught_before_anything_is_sent() {
+        for bad in [
+            &["millwright", "run", "list", "--limit", "0"][..],
+            &["millwright", "machine", "phase", "m-1", "SLEEPING"],
+            &["millwright", "machine", "update", "m-1", "--label", "novalue"],
+            &["millwright", "engine", "terminate", "exe_1"],
+            &["millwright", "freeze"],
+            &["millwright", "run", "wait", "run_1", "--timeout", "soon"],
+        ] {
+            let error = Top::try_parse_from(bad).map(|_| ()).expect_err("must be refused");
+            assert_eq!(error.exit_code(), 2, "{bad:?}");
+        }
+    }
+}

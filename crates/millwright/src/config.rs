@@ -1,0 +1,217 @@
+//! The configuration: a TOML file, then the environment (`MILLWRIGHT_SECTION__KEY`), then flags.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub server: Server,
+    pub database: Database,
+    pub engine: Engine,
+    pub plans: Plans,
+    pub providers: BTreeMap<String, Provider>,
+    pub shutdown: Shutdown,
+    pub log: Log,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Server {
+    pub listen: String,
+    pub data: PathBuf,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Database {
+    /// `postgres://USER@HOST:PORT/NAME`; empty: SQLite in the data folder.
+    pub url: String,
+    pub password_file: Option<PathBuf>,
+    /// Only from the environment: `MILLWRIGHT_DATABASE__PASSWORD`.
+    pub password: Option<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Engine {
+    pub lease_seconds: u64,
+    pub call_timeout_seconds: u64,
+    pub workers: usize,
+    pub destructive_per_rack_and_hour: u64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Plans {
+    /// Every `.json`, `.yaml` and `.yml` in it is a plan.
+    pub folder: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Provider {
+    pub kind: String,
+    pub enabled: Option<bool>,
+    /// Of a simulated fleet: where its world is kept. Servers that share one share its machines.
+    pub journal: Option<PathBuf>,
+    pub seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ActiveRuns {
+    /// Left for the next server, or the next start.
+    #[default]
+    HandOver,
+    Cancel,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Shutdown {
+    pub active_runs: ActiveRuns,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Log {
+    /// A level, or directives such as `info,millwright_engine=debug`.
+    pub level: String,
+    pub json: bool,
+}
+
+impl Default for Server {
+    fn default() -> Self {
+        Self { listen: "127.0.0.1:7700".to_owned(), data: PathBuf::from("millwright-data") }
+    }
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        let engine = engine::EngineOptions::new("");
+        Self {
+            lease_seconds: engine.lease.as_secs(),
+            call_timeout_seconds: engine.call_timeout.as_secs(),
+            workers: engine.workers,
+            destructive_per_rack_and_hour: engine.destructive_per_rack_and_hour,
+        }
+    }
+}
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { level: "info".to_owned(), json: false }
+    }
+}
+
+const PREFIX: &str = "MILLWRIGHT_";
+
+impl Config {
+    pub fn load(file: Option<&Path>) -> Result<Self, String> {
+        let text = match file {
+            Some(path) => std::fs::read_to_string(path)
+                .map_err(|e| format!("reading the configuration {}: {e}", path.display()))?,
+            None => String::new(),
+        };
+        let origin = file.map_or("the configuration".to_owned(), |p| format!("the configuration {}", p.display()));
+        Self::parse(&text, &origin, std::env::vars())
+    }
+
+    fn parse(text: &str, origin: &str, environment: impl Iterator<Item = (String, String)>) -> Result<Self, String> {
+        let mut table: toml::Table = text.parse().map_err(|e| format!("{origin}: {e}"))?;
+        for (name, value) in environment {
+            if let Some(path) = name.strip_prefix(PREFIX).filter(|p| p.contains("__")) {
+                set(&mut table, &path.to_ascii_lowercase(), &value)
+                    .map_err(|e| format!("environment variable {name}: {e}"))?;
+            }
+        }
+        let config: Config = table.try_into().map_err(|e: toml::de::Error| format!("{origin} or environment: {e}"))?;
+        config.check().map_err(|e| format!("{origin}: {e}"))?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let engine = &self.engine;
+        if engine.workers == 0 {
+            return Err("engine.workers: must be at least 1".into());
+        }
+        if engine.call_timeout_seconds == 0 || engine.call_timeout_seconds * 2 > engine.lease_seconds {
+            return Err(format!(
+                "engine.call_timeout_seconds ({}) must be at least 1 and at most half of engine.lease_seconds ({}), so that no call outlasts its lease",
+                engine.call_timeout_seconds, engine.lease_seconds
+            ));
+        }
+        for (name, provider) in &self.providers {
+            match provider.kind.as_str() {
+                "sim" => {}
+                "" if name == "sim" => {}
+                other => return Err(format!("providers.{name}.kind: {other:?} is unknown; this version knows: sim")),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Puts a value at `section__key`, read as TOML where that works and as text otherwise.
+fn set(table: &mut toml::Table, path: &str, value: &str) -> Result<(), String> {
+    let (head, rest) = match path.split_once("__") {
+        Some((head, rest)) => (head, Some(rest)),
+        None => (path, None),
+    };
+    match rest {
+        Some(rest) => {
+            let entry = table.entry(head).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+            match entry {
+                toml::Value::Table(inner) => set(inner, rest, value),
+                _ => Err(format!("{head} is not a section")),
+            }
+        }
+        None => {
+            let parsed = format!("v = {value}").parse::<toml::Table>().ok().and_then(|mut t| t.remove("v"));
+            table.insert(head.to_owned(), parsed.unwrap_or_else(|| toml::Value::String(value.to_owned())));
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str, environment: &[(&str, &str)]) -> Result<Config, String> {
+        let environment = environment.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        Config::parse(text, "test.toml", environment)
+    }
+
+    #[test]
+    fn the_environment_goes_over_the_file() {
+        let config = parse(
+            "[server]\nlisten = '127.0.0.1:1'\n[engine]\nworkers = 5",
+            &[
+                ("MILLWRIGHT_ENGINE__WORKERS", "7"),
+                ("MILLWRIGHT_SHUTDOWN__ACTIVE_RUNS", "cancel"),
+                ("MILLWRIGHT_TOKEN", "x"),
+            ],
+        )
+        .expect("parses");
+        assert_eq!((config.engine.workers, config.server.listen.as_str()), (7, "127.0.0.1:1"));
+        assert_eq!(config.shutdown.active_runs, ActiveRuns::Cancel);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (text, part) in [
+            ("[server]\nlisen = 'x'", "lisen"),
+            ("[engine]\nworkers = 0", "engine.workers"),
+            ("[engine]\ncall_timeout_seconds = 20", "lease_seconds"),
+            ("[providers.dc]\nkind = 'telepathy'", "providers.dc.kind"),
+            ("[server", "test.toml"),
+        ] {
+            let error = parse(text, &[]).expect_err(text);
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(parse("", &[("MILLWRIGHT_ENGINE__WORKERS", "many")]).is_err());
+    }
+}

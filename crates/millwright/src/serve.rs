@@ -1,0 +1,300 @@
+//! `millwright serve`: puts the pieces together, runs until told to stop, hands over.
+
+use crate::config::{ActiveRuns, Config};
+use crate::data_dir::DataDir;
+use crate::maintenance::say;
+use crate::plan_folder;
+use clap::Args;
+use engine::{Engine, EngineOptions};
+use provider::Providers;
+use service::{NewMachine, Principal, Service};
+use sim::SimFleet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Ambient, Options, Store, SystemAmbient};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::EnvFilter;
+use workflow::RunWorkflow;
+
+#[derive(Args, Default)]
+#[command(after_help = "Examples:
+  millwright serve --sim 10
+  millwright serve --database postgres://millwright@db/millwright --config /etc/millwright.toml
+
+Every key of the configuration can be set as MILLWRIGHT_SECTION__KEY, e.g. MILLWRIGHT_ENGINE__WORKERS=64.")]
+pub struct ServeOptions {
+    /// Where to listen [default: 127.0.0.1:7700]
+    #[arg(long)]
+    pub listen: Option<String>,
+    /// The folder that belongs to this server; without --database the database is in it [default: millwright-data]
+    #[arg(long)]
+    pub data: Option<PathBuf>,
+    /// A PostgreSQL database that several servers can share; the password comes from database.password_file
+    /// or MILLWRIGHT_DATABASE__PASSWORD
+    #[arg(long)]
+    pub database: Option<String>,
+    /// A configuration file (TOML)
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+    /// Offer the provider `sim`, and register N simulated machines at the first start
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0")]
+    pub sim: Option<usize>,
+    /// At a stop, cancel the active runs instead of handing them over
+    #[arg(long)]
+    pub cancel_runs_on_shutdown: bool,
+    /// Listen beyond loopback although tokens and data then cross the network unencrypted
+    #[arg(long)]
+    pub allow_plaintext: bool,
+}
+
+/// Simulated machines that one flag may register.
+const SIM_MACHINES_MAX: usize = 100_000;
+/// How long a stop waits for canceled runs to end.
+const CANCEL_WITHIN: Duration = Duration::from_secs(30);
+
+/// A server that runs.
+pub struct Server {
+    pub service: Service,
+    pub address: SocketAddr,
+    pub token_file: Option<PathBuf>,
+    data: DataDir,
+    engine: Engine,
+    stop: CancellationToken,
+    listening: tokio::task::JoinHandle<Result<(), Box<dyn std::error::Error + Send + Sync>>>,
+    cancel_runs: bool,
+}
+
+pub async fn run(options: ServeOptions) -> Result<ExitCode, String> {
+    let config = configure(&options)?;
+    start_logging(&config.log.level, config.log.json)?;
+    let server = Server::start(&options, &config).await?;
+    say(&format!("millwright {} listens on http://{}", env!("CARGO_PKG_VERSION"), server.address));
+    say(&format!("data folder: {}", server.data.path.display()));
+    match &server.token_file {
+        Some(path) => say(&format!("administrator token: {}", path.display())),
+        None => say("administrator token: in the data folder of the server that created the database"),
+    }
+    let mut stopped = Box::pin(wait_for_signal());
+    stopped.as_mut().await;
+    say("stopping: work in hand goes to its next checkpoint (a second signal ends at once)");
+    tokio::select! {
+        () = server.stop() => Ok(ExitCode::SUCCESS),
+        () = wait_for_signal() => Ok(ExitCode::FAILURE),
+    }
+}
+
+pub async fn wait_for_signal() {
+    use tokio::signal::unix::{SignalKind, signal};
+    let terminated = async {
+        match signal(SignalKind::terminate()) {
+            Ok(mut s) => drop(s.recv().await),
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = terminated => {}
+        _ = tokio::signal::ctrl_c() => {}
+    }
+}
+
+pub fn start_logging(level: &str, json: bool) -> Result<(), String> {
+    let filter = EnvFilter::try_new(level).map_err(|e| format!("log.level {level:?}: {e}"))?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let started = if json { builder.json().try_init() } else { builder.try_init() };
+    started.map_err(|e| format!("starting the log: {e}"))
+}
+
+/// The file and the environment, with the flags over them.
+fn configure(options: &ServeOptions) -> Result<Config, String> {
+    let mut config = Config::load(options.config.as_deref())?;
+    if let Some(listen) = &options.listen {
+        listen.clone_into(&mut config.server.listen);
+    }
+    if let Some(data) = &options.data {
+        data.clone_into(&mut config.server.data);
+    }
+    if let Some(url) = &options.database {
+        url.clone_into(&mut config.database.url);
+    }
+    if options.cancel_runs_on_shutdown {
+        config.shutdown.active_runs = ActiveRuns::Cancel;
+    }
+    Ok(config)
+}
+
+impl Server {
+    pub async fn start(options: &ServeOptions, config: &Config) -> Result<Self, String> {
+        let data = DataDir::open(&config.server.data)?;
+        let ambient: Arc<dyn Ambient> = Arc::new(SystemAmbient::new());
+        let database = database(config, &data)?;
+        let opening = ambient.clone();
+        let store = tokio::task::spawn_blocking(move || Store::open(&database, opening))
+            .await
+            .map_err(|e| format!("opening the database: {e}"))?
+            .map_err(|e| e.to_string())?;
+        let providers = providers(options, config, &data.path, &ambient)?;
+        let instance = data.instance_id(|| ambient.uuid().to_string())?;
+        let workflow = Arc::new(RunWorkflow::new(providers.clone()));
+        let engine = Engine::new(store.clone(), engine_options(config, instance), vec![workflow], None);
+        let service = Service::new(store, engine.clone(), providers).await.map_err(|e| e.to_string())?;
+        let token_file = data.ensure_admin(service.access()).await?;
+        if let Some(folder) = &config.plans.folder {
+            plan_folder::load(&service, folder).await?;
+        }
+        if let Some(count) = options.sim {
+            register_simulated(&service, count).await?;
+        }
+        // before the engine: a port that is taken should not cost a session
+        let listener = listen(&config.server.listen, options.allow_plaintext).await?;
+        let address = listener.local_addr().map_err(|e| format!("listening on {}: {e}", config.server.listen))?;
+        engine.start().await.map_err(|e| format!("starting the engine: {e}"))?;
+        let stop = CancellationToken::new();
+        let listening =
+            tokio::spawn(api::serve(listener, service.clone(), api::ServerOptions::default(), stop.clone()));
+        let cancel_runs = config.shutdown.active_runs == ActiveRuns::Cancel;
+        Ok(Self { service, address, token_file, data, engine, stop, listening, cancel_runs })
+    }
+
+    /// Ends the streams, lets calls finish, hands the work over.
+    pub async fn stop(self) {
+        if self.cancel_runs
+            && let Err(e) = self.engine.cancel_all("system", "server_shutdown", CANCEL_WITHIN).await
+        {
+            tracing::error!(error = %e, "canceling the active runs");
+        }
+        self.service.close();
+        self.stop.cancel();
+        self.engine.stop().await;
+        match self.listening.await {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => tracing::error!(error = %e, "serving"),
+            Err(e) => tracing::error!(error = %e, "serving"),
+        }
+        let store = self.service.store().clone();
+        // the last writes are durable before the process ends
+        drop(tokio::task::spawn_blocking(move || store.close()).await);
+    }
+}
+
+fn database(config: &Config, data: &DataDir) -> Result<Options, String> {
+    let database = &config.database;
+    if database.url.is_empty() {
+        return Ok(Options::Sqlite(data.database()));
+    }
+    let bad = |e: &dyn std::fmt::Display| format!("database.url: {e}; expected postgres://USER@HOST:PORT/NAME");
+    let mut parsed: tokio_postgres::Config = database.url.parse().map_err(|e| bad(&e))?;
+    if parsed.get_password().is_some() {
+        return Err(
+            "database.url: must not hold the password; use database.password_file or MILLWRIGHT_DATABASE__PASSWORD"
+                .into(),
+        );
+    }
+    if let Some(file) = &database.password_file {
+        let text =
+            std::fs::read_to_string(file).map_err(|e| format!("database.password_file {}: {e}", file.display()))?;
+        parsed.password(text.trim());
+    } else if let Some(password) = &database.password {
+        parsed.password(password);
+    }
+    parsed.application_name("millwright");
+    Ok(Options::Postgres(Box::new(parsed)))
+}
+
+fn engine_options(config: &Config, instance: String) -> EngineOptions {
+    EngineOptions {
+        lease: Duration::from_secs(config.engine.lease_seconds),
+        call_timeout: Duration::from_secs(config.engine.call_timeout_seconds),
+        workers: config.engine.workers,
+        destructive_per_rack_and_hour: config.engine.destructive_per_rack_and_hour,
+        ..EngineOptions::new(instance)
+    }
+}
+
+fn providers(
+    options: &ServeOptions,
+    config: &Config,
+    data: &Path,
+    ambient: &Arc<dyn Ambient>,
+) -> Result<Providers, String> {
+    let mut providers = Providers::default();
+    let mut simulated: Vec<(String, crate::config::Provider)> = Vec::new();
+    for (name, provider) in &config.providers {
+        if provider.enabled.unwrap_or(true) {
+            simulated.push((name.clone(), provider.clone()));
+        }
+    }
+    if options.sim.is_some() && !config.providers.contains_key("sim") {
+        simulated.push(("sim".to_owned(), crate::config::Provider::default()));
+    }
+    for (name, provider) in simulated {
+        let journal = provider.journal.unwrap_or_else(|| data.join(format!("{name}-world.jsonl")));
+        let clock = ambient.clone();
+        let fleet = SimFleet::open(&journal, provider.seed, Arc::new(move || clock.now()))
+            .map_err(|e| format!("opening the simulated fleet {}: {e}", journal.display()))?;
+        providers = providers.with(&name, Arc::new(fleet));
+    }
+    Ok(providers)
+}
+
+async fn listen(address: &str, allow_plaintext: bool) -> Result<TcpListener, String> {
+    let listener = TcpListener::bind(address).await.map_err(|e| format!("listening on {address}: {e}"))?;
+    let beyond = listener.local_addr().is_ok_and(|a| !a.ip().is_loopback());
+    if beyond && !allow_plaintext {
+        return Err(format!(
+            "{address} can be reached from other machines, and tokens would cross the network unencrypted; listen on 127.0.0.1, or say --allow-plaintext"
+        ));
+    }
+    Ok(listener)
+}
+
+/// At the first start only: an operator who removed them does not want them back.
+async fn register_simulated(service: &Service, count: usize) -> Result<(), String> {
+    if count > SIM_MACHINES_MAX {
+        return Err(format!("--sim {count}: at most {SIM_MACHINES_MAX} machines"));
+    }
+    if count == 0 || service.store().read(store::machine::count).await.map_err(|e| e.to_string())? > 0 {
+        return Ok(());
+    }
+    let by = Principal::system();
+    let mut registering = tokio::task::JoinSet::new();
+    for n in 1..=count {
+        while registering.len() >= 256 {
+            joined(registering.join_next().await)?;
+        }
+        let (service, by) = (service.clone(), by.clone());
+        registering.spawn(async move { service.register_machine(&by, simulated_machine(n)).await.map(drop) });
+    }
+    while !registering.is_empty() {
+        joined(registering.join_next().await)?;
+    }
+    Ok(())
+}
+
+type Joined = Option<Result<Result<(), domain::Error>, tokio::task::JoinError>>;
+
+fn joined(result: Joined) -> Result<(), String> {
+    match result {
+        None | Some(Ok(Ok(()))) => Ok(()),
+        Some(Ok(Err(e))) => Err(format!("registering a simulated machine: {e}")),
+        Some(Err(e)) => Err(format!("registering a simulated machine: {e}")),
+    }
+}
+
+pub fn simulated_machine(n: usize) -> NewMachine {
+    NewMachine {
+        id: format!("sim-{n:04}"),
+        spec: domain::machine::MachineSpec {
+            provider: "sim".to_owned(),
+            location: "simulated".to_owned(),
+            rack: format!("r{}", (n - 1) / 40 + 1),
+            serial_number: format!("SIM{n:06}"),
+            mac_addresses: vec![format!("02:00:00:{:02x}:{:02x}:{:02x}", n >> 16 & 0xff, n >> 8 & 0xff, n & 0xff)],
+            ..domain::machine::MachineSpec::default()
+        },
+        ..NewMachine::default()
+    }
+}

@@ -1,0 +1,123 @@
+//! The engine's own surface for operators: what it carries out, and the ways to stop it.
+
+use crate::machines::required;
+use crate::{Page, PageRequest, Principal, Service};
+use domain::limits::COMMENT_MAX;
+use domain::machine::check_text;
+use domain::{Error, ExecutionId, Reason};
+use store::execution::{self, Execution, JournalRow};
+use store::switch::{self, Freeze};
+use store::{Tx, TxResult};
+
+/// Entries shown of one journal.
+const JOURNAL_MAX: usize = 1000;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Described {
+    pub execution: Execution,
+    pub journal: Vec<JournalRow>,
+}
+
+fn not_found(id: &str) -> Error {
+    Error::new(Reason::ExecutionNotFound, format!("there is no execution {id:?}, nor a run of that id"))
+        .with("execution_id", id)
+}
+
+/// By its own id, or by that of the run it carries out.
+fn find(tx: &mut Tx<'_>, id: &str) -> TxResult<Execution> {
+    let found = match execution::get(tx, &ExecutionId::from_text(id))? {
+        Some(e) => Some(e),
+        None => execution::by_subject(tx, id)?,
+    };
+    Ok(found.ok_or_else(|| not_found(id))?)
+}
+
+fn still_open(e: &Execution) -> Result<(), Error> {
+    if e.status.is_terminal() {
+        let message = format!("execution {} has already ended as {}", e.id, e.status.as_str());
+        return Err(Error::new(Reason::RunAlreadyEnded, message));
+    }
+    Ok(())
+}
+
+impl Service {
+    pub async fn list_executions(&self, request: &PageRequest) -> Result<Page<Execution>, Error> {
+        let size = request.size()?;
+        let filter = execution::FILTER.parse(&request.filter)?;
+        let before = request.cursor("executions")?;
+        let items = self.store().read(move |tx| execution::list(tx, &filter, &before, size + 1)).await?;
+        Ok(request.page("executions", items, size, |e| e.id.to_string()))
+    }
+
+    pub async fn describe_execution(&self, id: &str) -> Result<Described, Error> {
+        let id = required("execution_id", id)?;
+        self.store()
+            .snapshot(move |tx| {
+                let execution = find(tx, &id)?;
+                let journal = execution::journal(tx, &execution.id, JOURNAL_MAX)?;
+                Ok(Described { execution, journal })
+            })
+            .await
+    }
+
+    /// Asks an execution to stop; its stage is aborted and what can be undone is undone.
+    pub async fn cancel_execution(&self, by: &Principal, id: &str, reason: &str) -> Result<Execution, Error> {
+        check_text("reason", reason, COMMENT_MAX)?;
+        let (engine, actor, reason) = (self.engine().clone(), by.name.clone(), reason.to_owned());
+        self.change_execution(by, id, move |tx, e| engine.request_cancel(tx, e, &actor, &reason)).await
+    }
+
+    /// Ends an execution now, running no more of its code.
+    pub async fn terminate_execution(&self, by: &Principal, id: &str, reason: &str) -> Result<Execution, Error> {
+        required("reason", reason)?;
+        check_text("reason", reason, COMMENT_MAX)?;
+        let (engine, actor, reason) = (self.engine().clone(), by.name.clone(), reason.to_owned());
+        self.change_execution(by, id, move |tx, e| engine.terminate(tx, e, &actor, &reason)).await
+    }
+
+    async fn change_execution(
+        &self,
+        by: &Principal,
+        id: &str,
+        change: impl Fn(&mut Tx<'_>, &Execution) -> TxResult<()> + Send + 'static,
+    ) -> Result<Execution, Error> {
+        let machine = self.describe_execution(id).await?.execution.machine_id;
+        let key = machine.to_string();
+        let id = id.to_owned();
+        self.store()
+            .write(&by.caller(), &key, move |tx| {
+                store::machine::get_for_update(tx, &machine)?;
+                let execution = find(tx, &id)?;
+                still_open(&execution)?;
+                change(tx, &execution)?;
+                find(tx, &id)
+            })
+            .await
+    }
+
+    /// Stops all automation until it is released. Frozen already: stays as it is.
+    pub async fn freeze(&self, by: &Principal, reason: &str) -> Result<Option<Freeze>, Error> {
+        required("reason", reason)?;
+        check_text("reason", reason, COMMENT_MAX)?;
+        let (actor, reason) = (by.name.clone(), reason.to_owned());
+        self.store()
+            .write(&by.caller(), "freeze", move |tx| {
+                switch::freeze(tx, &actor, &reason)?;
+                switch::frozen(tx)
+            })
+            .await
+    }
+
+    pub async fn unfreeze(&self, by: &Principal) -> Result<Option<Freeze>, Error> {
+        self.store()
+            .write(&by.caller(), "freeze", |tx| {
+                switch::unfreeze(tx)?;
+                switch::frozen(tx)
+            })
+            .await
+    }
+
+    pub async fn frozen(&self) -> Result<Option<Freeze>, Error> {
+        self.store().read(switch::frozen).await
+    }
+}

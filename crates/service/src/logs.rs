@@ -1,0 +1,91 @@
+//! StreamRunLogs: what the steps printed, from storage, then as it comes, until the run ends.
+
+use crate::Service;
+use crate::machines::required;
+use crate::runs::not_found;
+use crate::watch::closing;
+use domain::{Error, Reason, RunId};
+use futures::Stream;
+use futures::stream::try_unfold;
+use std::collections::VecDeque;
+use std::time::Duration;
+use store::step_log::{self, LogChunk};
+use store::{Tx, TxResult, run};
+
+/// Chunks read at once; each holds at most 64 KiB.
+const BATCH: usize = 16;
+/// How often to look for what other processes wrote.
+const POLL: Duration = Duration::from_millis(200);
+const IDLE: Duration = Duration::from_secs(5);
+
+struct Follow {
+    service: Service,
+    run: RunId,
+    cursor: u64,
+    ready: VecDeque<LogChunk>,
+    follow: bool,
+}
+
+impl Service {
+    pub async fn stream_run_logs(
+        &self,
+        id: &str,
+        after: u64,
+        follow: bool,
+    ) -> Result<impl Stream<Item = Result<LogChunk, Error>> + Send + use<>, Error> {
+        let run = RunId::from_text(required("run_id", id)?);
+        let (key, text) = (run.clone(), id.to_owned());
+        self.store()
+            .snapshot(move |tx| {
+                run::get(tx, &key)?.ok_or_else(|| not_found(&text))?;
+                let head = step_log::head(tx, &key)?;
+                if after > head { Err(beyond(&text, after, head).into()) } else { Ok(()) }
+            })
+            .await?;
+        let state = Follow { service: self.clone(), run, cursor: after, ready: VecDeque::new(), follow };
+        Ok(try_unfold(state, |mut state| async move { Ok(state.next().await?.map(|chunk| (chunk, state))) }))
+    }
+}
+
+fn beyond(id: &str, after: u64, head: u64) -> Error {
+    let first = u64::from(head > 0);
+    Error::new(
+        Reason::SequenceOutOfRange,
+        format!("after_sequence {after} is outside the log of run {id}: chunks {first} to {head} can be read"),
+    )
+    .with("first", first.to_string())
+    .with("head", head.to_string())
+}
+
+/// More chunks, and whether the run had ended before they were read.
+fn read(tx: &mut Tx<'_>, run: &RunId, after: u64) -> TxResult<(Vec<LogChunk>, bool)> {
+    let ended = run::get(tx, run)?.is_none_or(|r| r.phase.is_terminal());
+    Ok((step_log::after(tx, run, after, BATCH)?, ended))
+}
+
+impl Follow {
+    async fn next(&mut self) -> Result<Option<LogChunk>, Error> {
+        let mut output = self.service.store().signals().output_of(&self.run);
+        loop {
+            if let Some(chunk) = self.ready.pop_front() {
+                self.cursor = chunk.sequence;
+                return Ok(Some(chunk));
+            }
+            output.borrow_and_update();
+            let (run, cursor) = (self.run.clone(), self.cursor);
+            let (chunks, ended) = self.service.store().read(move |tx| read(tx, &run, cursor)).await?;
+            if chunks.is_empty() && (ended || !self.follow) {
+                return Ok(None);
+            }
+            if !chunks.is_empty() {
+                self.ready = chunks.into();
+                continue;
+            }
+            let pause = if self.service.store().is_shared() { POLL } else { IDLE };
+            tokio::select! {
+                _ = tokio::time::timeout(pause, output.changed()) => {}
+                () = self.service.inner.closing.cancelled() => return Err(closing()),
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! Machines: register, read, update, move by an operator's decision.
+
+use crate::{Page, PageRequest, Principal, Service};
+use domain::condition::{self, Condition, ConditionType};
+use domain::lifecycle::Guard;
+use domain::limits::COMMENT_MAX;
+use domain::machine::{Labels, Machine, MachineSpec, Phase, REGISTERED, SET_PHASE, check_labels, check_text};
+use domain::{Error, MachineId, Reason};
+use provider::{Membership, Target};
+use std::time::Duration;
+use store::machine::{self, PhaseChange};
+use store::{Cause, Moved, Tx, TxResult};
+
+/// A registration. Without an id one is generated.
+#[derive(Clone, Debug, Default)]
+pub struct NewMachine {
+    pub id: String,
+    pub spec: MachineSpec,
+    pub labels: Labels,
+    /// Non-zero: must match the machine that is there.
+    pub version: u64,
+}
+
+/// A change of spec and labels.
+#[derive(Clone, Debug, Default)]
+pub struct MachineUpdate {
+    pub id: String,
+    pub spec: MachineSpec,
+    pub labels: Labels,
+    pub version: u64,
+    /// `spec`, `labels`, `spec.FIELD`, `labels.KEY`; `None`: spec and labels are replaced whole.
+    pub mask: Option<Vec<String>>,
+}
+
+/// How long to wait for a cluster's word.
+const CLUSTER_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(crate) fn not_found(id: &str) -> Error {
+    Error::new(Reason::MachineNotFound, format!("there is no machine {id:?}")).with("machine_id", id)
+}
+
+fn check_version(machine: &Machine, version: u64) -> Result<(), Error> {
+    if version == 0 || version == machine.version {
+        return Ok(());
+    }
+    Err(Error::new(
+        Reason::VersionMismatch,
+        format!(
+            "machine {} has version {}, not {version}: read it again and repeat your change",
+            machine.id, machine.version
+        ),
+    )
+    .with("version", machine.version.to_string()))
+}
+
+impl Service {
+    /// Registers a machine, or updates spec and labels of one that is there. Status is never touched.
+    pub async fn register_machine(&self, by: &Principal, new: NewMachine) -> Result<Machine, Error> {
+        let spec = new.spec.normalized()?;
+        check_labels(&new.labels)?;
+        let id = if new.id.is_empty() {
+            MachineId::generate(self.store().ambient().uuid())
+        } else if new.id.starts_with("mch_") {
+            // one of ours, to be registered again: it must exist
+            let id = MachineId::from_text(new.id.clone());
+            self.get_machine(&new.id).await?;
+            id
+        } else {
+            MachineId::parse(&new.id)?
+        };
+        let (actor, version, labels) = (by.name.clone(), new.version, new.labels);
+        let key = id.to_string();
+        self.store()
+            .write(&by.caller(), &key, move |tx| match machine::get_for_update(tx, &id)? {
+                Some(there) => {
+                    check_version(&there, version)?;
+                    machine::update_spec(tx, &there, &spec, &labels)
+                }
+                None if version != 0 => Err(not_found(id.as_str()).into()),
+                None => machine::insert(tx, &id, &spec, &labels, &Cause::operator(&actor, REGISTERED, "")),
+            })
+            .await
+    }
+
+    pub async fn get_machine(&self, id: &str) -> Result<Machine, Error> {
+        let key = MachineId::from_text(required("machine_id", id)?);
+        self.store().read(move |tx| machine::get(tx, &key)).await?.ok_or_else(|| not_found(id))
+    }
+
+    pub async fn list_machines(&self, request: &PageRequest) -> Result<Page<Machine>, Error> {
+        let size = request.size()?;
+        let filter = machine::FILTER.parse(&request.filter)?;
+        let after = request.cursor("machines")?;
+        let items = self.store().read(move |tx| machine::list(tx, &filter, &after, size + 1)).await?;
+        Ok(request.page("machines", items, size, |m| m.id.to_string()))
+    }
+
+    pub async fn update_machine(&self, by: &Principal, update: MachineUpdate) -> Result<Machine, Error> {
+        let id = MachineId::from_text(required("machine.machine_id", &update.id)?);
+        let mask = match &update.mask {
+            Some(paths) => paths.clone(),
+            None => vec!["spec".to_owned(), "labels".to_owned()],
+        };
+        // a bad mask is found before anything is read
+        apply(&mask, &update, &mut MachineSpec::default(), &mut Labels::new())?;
+        let key = id.to_string();
+        self.store()
+            .write(&by.caller(), &key, move |tx| {
+                let there = machine::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?;
+                check_version(&there, update.version)?;
+                let (mut spec, mut labels) = (there.spec.clone(), there.labels.clone());
+                apply(&mask, &update, &mut spec, &mut labels)?;
+                let spec = spec.normalized()?;
+                check_labels(&labels)?;
+                machine::update_spec(tx, &there, &spec, &labels)
+            })
+            .await
+    }
+
+    /// An operator's decision. Repeating it changes nothing.
+    pub async fn set_phase(&self, by: &Principal, id: &str, to: Phase, reason: &str) -> Result<Machine, Error> {
+        check_text("reason", reason, COMMENT_MAX)?;
+        let machine = self.get_machine(id).await?;
+        let in_cluster = if to == Phase::InService { self.cluster_confirms(&machine).await } else { Ok(()) };
+        let id = machine.id;
+        let key = id.to_string();
+        let cause = Cause::operator(&by.name, SET_PHASE, reason);
+        self.store().write(&by.caller(), &key, move |tx| move_phase(tx, &id, to, &cause, &in_cluster)).await
+    }
+
+    /// Asks the machine's cluster whether it is a ready member.
+    async fn cluster_confirms(&self, machine: &Machine) -> Result<(), Error> {
+        let cluster_ref = &machine.spec.target_cluster_ref;
+        let no = |why: String| {
+            Err(Error::new(
+                Reason::NotConfirmed,
+                format!("machine {} can only become IN_SERVICE when its cluster confirms it: {why}", machine.id),
+            ))
+        };
+        if cluster_ref.is_empty() {
+            return no("spec.target_cluster_ref is empty".to_owned());
+        }
+        let provider = match self.inner.providers.get(machine.spec.provider_name(&machine.labels)) {
+            Ok(provider) => provider,
+            Err(e) => return no(e.message),
+        };
+        let Some(cluster) = provider.cluster() else { return no("its provider knows no clusters".to_owned()) };
+        let target =
+            Target { machine_id: machine.id.clone(), labels: machine.labels.clone(), spec: machine.spec.clone() };
+        match tokio::time::timeout(CLUSTER_TIMEOUT, cluster.membership(&target, cluster_ref)).await {
+            Ok(Ok(Membership::Ready)) => Ok(()),
+            Ok(Ok(Membership::NotReady(why))) => no(format!("{cluster_ref} says not ready: {why}")),
+            Ok(Ok(Membership::NotFound)) => no(format!("{cluster_ref} does not know it")),
+            Ok(Err(e)) => no(format!("{cluster_ref} could not be asked: {e}")),
+            Err(_) => no(format!("{cluster_ref} did not answer in time")),
+        }
+    }
+}
+
+fn move_phase(
+    tx: &mut Tx<'_>,
+    id: &MachineId,
+    to: Phase,
+    cause: &Cause,
+    in_cluster: &Result<(), Error>,
+) -> TxResult<Machine> {
+    let there = machine::get_for_update(tx, id)?.ok_or_else(|| not_found(id.as_str()))?;
+    let now = tx.now();
+    let mut conditions = there.conditions.clone();
+    if there.phase == Phase::Maintenance && there.condition(ConditionType::NeedsIntervention) {
+        let mut cleared = Condition::new(ConditionType::NeedsIntervention, false, "ClearedByOperator", now);
+        cleared.message = format!("{} moved the machine to {to}", cause.actor);
+        condition::set(&mut conditions, cleared);
+    }
+    let active = there.active_run.clone();
+    let guard = |guard: Guard| match guard {
+        Guard::None => Ok(()),
+        Guard::NoActiveRun => no_active_run(&there),
+        Guard::InClusterAndNoActiveRun => no_active_run(&there).and_then(|()| in_cluster.clone()),
+        Guard::Inspected => Err(Error::internal("not an operator's guard")),
+    };
+    let change = PhaseChange { to, active_run: active.map(|r| r.id), previous_phase: there.previous_phase, conditions };
+    match machine::set_phase(tx, &there, &change, cause, guard)? {
+        Moved::AlreadyThere => Ok(there),
+        Moved::Moved => Ok(machine::get(tx, id)?.ok_or_else(|| not_found(id.as_str()))?),
+    }
+}
+
+pub(crate) fn no_active_run(machine: &Machine) -> Result<(), Error> {
+    match &machine.active_run {
+        Some(run) if !run.phase.is_terminal() => Err(Error::new(
+            Reason::ActiveRun,
+            format!("machine {} is held by run {} ({}); wait for it, or cancel it", machine.id, run.id, run.phase),
+        )
+        .with("run_id", run.id.as_str())
+        .allowing(["wait", "cancel"])),
+        Some(_) | None => Ok(()),
+    }
+}
+
+pub(crate) fn required(field: &str, text: &str) -> Result<String, Error> {
+    if text.is_empty() { Err(Error::field(field, "must not be empty")) } else { Ok(text.to_owned()) }
+}
+
+/// Copies what the mask names from the update.
+fn apply(mask: &[String], update: &MachineUpdate, spec: &mut MachineSpec, labels: &mut Labels) -> Result<(), Error> {
+    let from = &update.spec;
+    for path in mask {
+        match path.split_once('.') {
+            None if path == "spec" => *spec = from.clone(),
+            None if path == "labels" => labels.clone_from(&update.labels),
+            Some(("labels", key)) => match update.labels.get(key) {
+                Some(value) => drop(labels.insert(key.to_owned(), value.clone())),
+                None => drop(labels.remove(key)),
+            },
+            Some(("spec", "ssh_endpoint")) => spec.ssh_endpoint.clone_from(&from.ssh_endpoint),
+            Some(("spec", "bmc_endpoint")) => spec.bmc_endpoint.clone_from(&from.bmc_endpoint),
+            Some(("spec", "target_cluster_ref")) => spec.target_cluster_ref.clone_from(&from.target_cluster_ref),
+            Some(("spec", "mac_addresses")) => spec.mac_addresses.clone_from(&from.mac_addresses),
+            Some(("spec", "provider")) => spec.provider.clone_from(&from.provider),
+            Some(("spec", "location")) => spec.location.clone_from(&from.location),
+            Some(("spec", "rack")) => spec.rack.clone_from(&from.rack),
+            Some(("spec", "serial_number")) => spec.serial_number.clone_from(&from.serial_number),
+            Some(("spec", "customer_id")) => spec.customer_id.clone_from(&from.customer_id),
+            Some(("spec", "system_uuid")) => spec.system_uuid.clone_from(&from.system_uuid),
+            Some(("spec", "credentials_ref")) => spec.credentials_ref.clone_from(&from.credentials_ref),
+            _ => {
+                return Err(Error::field(
+                    "update_mask",
+                    format!(
+                        "{path:?} is unknown; use spec, labels, spec.FIELD or labels.KEY (status is managed by the server)"
+                    ),
+                ));
+            }
+        }
+    }
+    Ok(())
+}

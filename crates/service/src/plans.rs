@@ -1,0 +1,70 @@
+//! Plans: the built-in ones, and those that administrators add. None is ever changed.
+
+use crate::{Principal, Service};
+use domain::plan::Plan;
+use domain::plan_defaults::built_in_plans;
+use domain::{Error, Reason};
+use store::plan;
+
+pub(crate) fn not_found(id: &str) -> Error {
+    Error::new(Reason::PlanNotFound, format!("there is no plan {id:?}; 'plan list' shows those there are"))
+        .with("plan_id", id)
+}
+
+pub(crate) fn built_in(id: &str) -> Option<Plan> {
+    built_in_plans().into_iter().find(|p| p.id == id)
+}
+
+/// Plans that can be stored; each is small, and written by an administrator.
+const PLANS_MAX: usize = 10_000;
+
+impl Service {
+    pub async fn get_plan(&self, id: &str) -> Result<Plan, Error> {
+        let key = crate::machines::required("plan_id", id)?;
+        if let Some(plan) = built_in(id) {
+            return Ok(plan);
+        }
+        self.store().read(move |tx| plan::get(tx, &key)).await?.ok_or_else(|| not_found(id))
+    }
+
+    /// All plans, by id.
+    pub async fn list_plans(&self) -> Result<Vec<Plan>, Error> {
+        let mut plans = self.store().read(plan::list).await?;
+        plans.extend(built_in_plans());
+        plans.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(plans)
+    }
+
+    /// Adds a plan. The same plan again is no change; the same id with another body is refused.
+    pub async fn create_plan(&self, by: &Principal, new: Plan, source: &'static str) -> Result<Plan, Error> {
+        new.validate()?;
+        let exists = |there: &Plan, new: &Plan| {
+            if there == new {
+                return Ok(());
+            }
+            Err(Error::new(
+                Reason::PlanExists,
+                format!("plan {:?} exists with another body; a plan is never changed, so choose a new plan_id", new.id),
+            )
+            .with("plan_id", new.id.clone()))
+        };
+        if let Some(there) = built_in(&new.id) {
+            exists(&there, &new)?;
+            return Ok(there);
+        }
+        let actor = by.name.clone();
+        let key = format!("plan {}", new.id);
+        self.store()
+            .write(&by.caller(), &key, move |tx| {
+                if let Some(there) = plan::get(tx, &new.id)? {
+                    exists(&there, &new)?;
+                } else if plan::list(tx)?.len() >= PLANS_MAX {
+                    return Err(Error::new(Reason::LimitReached, format!("there are {PLANS_MAX} plans already")).into());
+                } else {
+                    plan::insert(tx, &new, source, &actor)?;
+                }
+                Ok(new.clone())
+            })
+            .await
+    }
+}

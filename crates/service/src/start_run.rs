@@ -1,0 +1,182 @@
+//! StartRun: existence, replay, active run, plan, all in one transaction.
+
+use crate::machines::{no_active_run, required};
+use crate::runs::{RunView, view};
+use crate::{Principal, Service, machines, plans};
+use domain::limits;
+use domain::machine::{Machine, check_text, may_start_run};
+use domain::plan::{Plan, Step};
+use domain::plan_defaults::{default_plan_id, tailored};
+use domain::run::{REQUESTED, RunChange, RunType, START_WITHIN};
+use domain::{Error, ExecutionId, MachineId, Reason, RunId};
+use provider::Providers;
+use std::collections::BTreeMap;
+use store::execution::{self, NewExecution};
+use store::{Cause, Tx, TxResult, idempotency, machine, plan, run};
+use workflow::{RUN_WORKFLOW, RUN_WORKFLOW_VERSION};
+
+#[derive(Clone, Debug, Default)]
+pub struct StartRun {
+    pub request_id: String,
+    pub machine_id: String,
+    /// Empty: only a plan is named.
+    pub run_type: String,
+    pub plan_id: String,
+    pub parameters: BTreeMap<String, String>,
+    pub override_reason: String,
+}
+
+impl StartRun {
+    fn checked_type(&self) -> Result<Option<RunType>, Error> {
+        required("request_id", &self.request_id)?;
+        check_text("request_id", &self.request_id, limits::REQUEST_ID_MAX)?;
+        required("machine_id", &self.machine_id)?;
+        check_text("override_reason", &self.override_reason, limits::COMMENT_MAX)?;
+        if self.parameters.len() > limits::PARAMETERS_MAX {
+            return Err(Error::field("parameters", format!("more than {} entries", limits::PARAMETERS_MAX)));
+        }
+        for (name, value) in &self.parameters {
+            check_text("parameters (name)", name, limits::LABEL_KEY_MAX)?;
+            check_text(&format!("parameters.{name}"), value, limits::PARAMETER_VALUE_MAX)?;
+        }
+        match (self.run_type.as_str(), self.plan_id.as_str()) {
+            ("", "") => Err(Error::field("type", "name a type or a plan_id")),
+            ("", _) => Ok(None),
+            (text, _) => RunType::parse(text).map(Some),
+        }
+    }
+
+    fn fingerprint(&self) -> String {
+        let parameters = self.parameters.iter().flat_map(|(k, v)| [k.as_str(), v.as_str()]);
+        idempotency::fingerprint(
+            [self.run_type.as_str(), &self.plan_id, &self.override_reason].into_iter().chain(parameters),
+        )
+    }
+}
+
+impl Service {
+    /// Starts a run and returns at once. The same request again returns the run it started.
+    pub async fn start_run(&self, by: &Principal, request: StartRun) -> Result<RunView, Error> {
+        let run_type = request.checked_type()?;
+        let new = NewRun {
+            run_id: RunId::generate(self.store().ambient().uuid()),
+            execution_id: ExecutionId::generate(self.store().ambient().uuid()),
+            machine_id: MachineId::from_text(request.machine_id.clone()),
+            run_type,
+            fingerprint: request.fingerprint(),
+            actor: by.name.clone(),
+            providers: self.inner.providers.clone(),
+            request,
+        };
+        let key = new.machine_id.to_string();
+        self.store().write(&by.caller(), &key, move |tx| new.start(tx)).await
+    }
+}
+
+struct NewRun {
+    run_id: RunId,
+    execution_id: ExecutionId,
+    machine_id: MachineId,
+    run_type: Option<RunType>,
+    fingerprint: String,
+    actor: String,
+    providers: Providers,
+    request: StartRun,
+}
+
+impl NewRun {
+    fn start(&self, tx: &mut Tx<'_>) -> TxResult<RunView> {
+        let id = &self.machine_id;
+        let machine = machine::get_for_update(tx, id)?.ok_or_else(|| machines::not_found(id.as_str()))?;
+        if let Some(known) = self.replay(tx)? {
+            return Ok(known);
+        }
+        no_active_run(&machine)?;
+        self.check_phase(&machine)?;
+        let plan = self.plan(tx, &machine)?;
+        let steps = plan.resolve(&self.request.parameters, &machine.spec.target_cluster_ref)?;
+        self.providers.check(machine.spec.provider_name(&machine.labels), &steps)?;
+        self.insert(tx, &machine, &plan, &steps)
+    }
+
+    /// The run that this very request has started, if any.
+    fn replay(&self, tx: &mut Tx<'_>) -> TxResult<Option<RunView>> {
+        let Some(known) = idempotency::find(tx, &self.scope(), &self.request.request_id)? else { return Ok(None) };
+        if known.fingerprint != self.fingerprint {
+            return Err(Error::new(
+                Reason::RequestIdReused,
+                format!(
+                    "request_id {:?} was used for another request on machine {}: it started run {}; use a new request_id",
+                    self.request.request_id, self.machine_id, known.answer
+                ),
+            )
+            .with("run_id", known.answer)
+            .into());
+        }
+        let run_id = RunId::from_text(known.answer);
+        let run = run::get(tx, &run_id)?.ok_or_else(|| Error::internal(format!("run {run_id} is not in the store")))?;
+        Ok(Some(view(tx, run)?))
+    }
+
+    fn scope(&self) -> String {
+        format!("run/{}", self.machine_id)
+    }
+
+    fn check_phase(&self, machine: &Machine) -> Result<(), Error> {
+        if may_start_run(machine.phase, self.run_type == Some(RunType::Rma)) {
+            return Ok(());
+        }
+        Err(Error::new(
+            Reason::PhaseForbidsRun,
+            format!(
+                "machine {} is {}: no run may start there; move it to another phase first, where that is possible",
+                machine.id, machine.phase
+            ),
+        )
+        .with("phase", machine.phase.to_string()))
+    }
+
+    fn plan(&self, tx: &mut Tx<'_>, machine: &Machine) -> TxResult<Plan> {
+        let has_cluster =
+            !machine.spec.target_cluster_ref.is_empty() || self.request.parameters.contains_key("cluster_ref");
+        let id = match (&self.request.plan_id, self.run_type) {
+            (id, Some(run_type)) if id.is_empty() => default_plan_id(run_type, has_cluster).to_owned(),
+            (id, _) => id.clone(),
+        };
+        let found = match plans::built_in(&id) {
+            Some(plan) => Some(plan),
+            None => plan::get(tx, &id)?,
+        };
+        Ok(tailored(found.ok_or_else(|| plans::not_found(&id))?, has_cluster))
+    }
+
+    fn insert(&self, tx: &mut Tx<'_>, machine: &Machine, plan: &Plan, steps: &[Step]) -> TxResult<RunView> {
+        let change = RunChange::Requested {
+            machine_id: self.machine_id.clone(),
+            request_id: self.request.request_id.clone(),
+            run_type: self.run_type,
+            plan_id: plan.id.clone(),
+            steps: steps.iter().map(|s| s.name.clone()).collect(),
+            parameters: self.request.parameters.clone(),
+        };
+        let comment = match self.request.override_reason.as_str() {
+            "" => String::new(),
+            reason => format!("override: {reason}"),
+        };
+        let run = run::insert(tx, &self.run_id, &change, steps, &Cause::operator(&self.actor, REQUESTED, &comment))?;
+        machine::set_hold(tx, machine, Some(&self.run_id), &machine.conditions)?;
+        execution::insert(
+            tx,
+            &NewExecution {
+                id: &self.execution_id,
+                workflow: RUN_WORKFLOW,
+                workflow_version: RUN_WORKFLOW_VERSION,
+                subject: self.run_id.as_str(),
+                machine_id: &self.machine_id,
+                start_within: START_WITHIN,
+            },
+        )?;
+        idempotency::remember(tx, &self.scope(), &self.request.request_id, &self.fingerprint, self.run_id.as_str())?;
+        view(tx, run)
+    }
+}

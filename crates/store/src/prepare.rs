@@ -1,0 +1,59 @@
+//! Every fixed statement, prepared on a database. For the suite, which does it on both: a statement
+//! that one of them refuses is found before anybody runs it.
+
+use crate::db::{Connection, Dialect, Pair};
+use crate::error::DbError;
+use crate::store::{Options, connect};
+use crate::{execution, idempotency, log, machine, plan, postgres, run, schema, session, step_log, switch, token};
+use domain::Timestamp;
+
+type Named<T> = &'static [(&'static str, T)];
+
+const STATEMENTS: Named<Named<&'static str>> = &[
+    ("execution", execution::STATEMENTS),
+    ("idempotency", idempotency::STATEMENTS),
+    ("log", log::STATEMENTS),
+    ("machine", machine::STATEMENTS),
+    ("plan", plan::STATEMENTS),
+    ("run", run::STATEMENTS),
+    ("schema", &[("VERSION", schema::VERSION)]),
+    ("session", session::STATEMENTS),
+    ("step_log", step_log::STATEMENTS),
+    ("switch", switch::STATEMENTS),
+    ("token", token::STATEMENTS),
+];
+
+const PAIRS: Named<Named<Pair>> = &[("execution", execution::PAIRS), ("machine", machine::PAIRS)];
+
+/// Brings the database to this binary's schema, prepares each statement on it, and says what became of
+/// each. Blocks.
+#[doc(hidden)]
+pub fn prepare_all(options: &Options) -> Vec<(String, Result<(), String>)> {
+    let opened = connect(options, false).and_then(|mut connection| {
+        schema::migrate(connection.as_mut(), Timestamp::default())?;
+        Ok(connection)
+    });
+    match opened {
+        Ok(mut connection) => prepare_on(connection.as_mut()),
+        Err(e) => vec![("opening".to_owned(), Err(format!("{e:?}")))],
+    }
+}
+
+fn prepare_on(connection: &mut dyn Connection) -> Vec<(String, Result<(), String>)> {
+    let dialect = connection.dialect();
+    let mut texts: Vec<(String, &str)> = Vec::new();
+    for (module, statements) in STATEMENTS {
+        texts.extend(statements.iter().map(|(name, text)| (format!("{module}::{name}"), *text)));
+    }
+    for (module, pairs) in PAIRS {
+        texts.extend(pairs.iter().map(|(name, pair)| (format!("{module}::{name} (pair)"), pair.get(dialect))));
+    }
+    if dialect == Dialect::Postgres {
+        texts.push(("postgres::FLUSH".to_owned(), postgres::FLUSH));
+    }
+    texts.into_iter().map(|(name, text)| (name, connection.prepare(text).map_err(told))).collect()
+}
+
+fn told(e: DbError) -> String {
+    format!("{e:?}")
+}

@@ -1,0 +1,18 @@
+//! The store's contract, as one suite: each body runs in memory, on a SQLite file and on PostgreSQL.
+//! What only one of them can do stands apart, under that database's name.
+
+mod executions;
+mod feed;
+mod fixture;
+mod log;
+mod machines;
+mod neighbours;
+mod postgres_only;
+mod postgres_restart;
+mod records;
+mod runs;
+mod sessions;
+mod sqlite_backup;
+mod sqlite_only;
+mod statements;
+mod transitions;

@@ -1,0 +1,32 @@
+//! Joins the machine to a cluster. Registered is joined; whether it is healthy is the next step's business.
+
+use super::stage::{At, Stage, acted, missing};
+use async_trait::async_trait;
+use engine::{Acted, Look, Seen};
+use provider::Membership;
+
+pub(super) struct Join {
+    pub cluster_ref: String,
+}
+
+#[async_trait]
+impl Stage for Join {
+    async fn look(&self, at: &At<'_>) -> Look {
+        let Some(cluster) = at.access.provider.cluster() else { return Seen::Failed(missing("cluster")).into() };
+        match cluster.membership(at.target(), &self.cluster_ref).await {
+            Ok(Membership::Ready) => Seen::Done(format!("member of {}", self.cluster_ref)).into(),
+            Ok(Membership::NotReady(why)) => {
+                Seen::Done(format!("member of {}, not ready yet: {why}", self.cluster_ref)).into()
+            }
+            Ok(Membership::NotFound) => Seen::Clear.into(),
+            Err(e) => at.unseen(e).into(),
+        }
+    }
+
+    async fn act(&self, at: &At<'_>) -> Acted {
+        match at.access.provider.cluster() {
+            Some(cluster) => acted(cluster.join(at.target(), &self.cluster_ref, &at.op).await),
+            None => Acted::No(missing("cluster")),
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Installs an image. Long: accepted, then observed. What another operation is installing is left alone.
+
+use super::stage::{At, Stage, acted, missing, settled};
+use async_trait::async_trait;
+use domain::stage::FailureClass;
+use engine::{Acted, Failure, Look, Seen};
+use provider::PowerState;
+
+pub(super) struct Repave {
+    pub image: String,
+    pub user_data_ref: String,
+}
+
+#[async_trait]
+impl Stage for Repave {
+    async fn look(&self, at: &At<'_>) -> Look {
+        let seen = match at.inspect().await {
+            Ok(seen) => seen,
+            Err(seen) => return seen.into(),
+        };
+        if let Some(installing) = &seen.installing {
+            if at.is_ours(&installing.operation) {
+                return at.waiting(format!("{} to be installed", installing.image)).into();
+            }
+            let message =
+                format!("another installation is under way: {} by {}", installing.image, installing.operation);
+            return Seen::Failed(Failure::new("OTHER_INSTALLATION", FailureClass::Conflict, message)).into();
+        }
+        match &seen.installed {
+            Some(installed) if at.is_ours(&installed.operation) && installed.image == self.image => {
+                Seen::Done(format!("{} installed", self.image)).into()
+            }
+            Some(_) | None if at.cx.acted && seen.power == PowerState::Off => {
+                let message = "the machine lost power during the installation";
+                Seen::Failed(Failure::new("POWER_LOST", FailureClass::Transient, message)).into()
+            }
+            Some(_) | None => Seen::Clear.into(),
+        }
+    }
+
+    async fn act(&self, at: &At<'_>) -> Acted {
+        match at.access.provider.image() {
+            Some(image) => acted(image.install(at.target(), &self.image, &self.user_data_ref, &at.op).await),
+            None => Acted::No(missing("image")),
+        }
+    }
+
+    async fn abort(&self, at: &At<'_>) -> Result<(), Failure> {
+        let image = at.access.provider.image().ok_or_else(|| missing("image"))?;
+        settled(image.abort_install(at.target(), &at.op).await)
+    }
+}

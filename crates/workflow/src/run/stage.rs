@@ -1,0 +1,125 @@
+//! What a stage body is given, and the few judgements they share.
+
+use async_trait::async_trait;
+use domain::stage::FailureClass;
+use engine::{Acted, Failure, Look, Seen, StageCx};
+use provider::{Ack, Inspection, Operation, Provider, ProviderError, ProviderResult, Target};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The machine, and who drives it.
+pub(crate) struct Access {
+    pub target: Target,
+    pub provider: Arc<dyn Provider>,
+}
+
+/// One attempt of one stage on that machine.
+pub(crate) struct At<'a> {
+    pub access: &'a Access,
+    pub cx: &'a StageCx,
+    pub op: Operation,
+}
+
+#[async_trait]
+pub(crate) trait Stage: Send + Sync {
+    /// Observes; changes nothing.
+    async fn look(&self, at: &At<'_>) -> Look;
+    async fn act(&self, at: &At<'_>) -> Acted;
+    /// Nothing that outlives the call: nothing to stop.
+    async fn abort(&self, _: &At<'_>) -> Result<(), Failure> {
+        Ok(())
+    }
+    /// Only for kinds declared `Undo`.
+    async fn undo(&self, _: &At<'_>) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+impl<'a> At<'a> {
+    pub fn new(access: &'a Access, cx: &'a StageCx, stage: &str) -> Self {
+        let op = Operation {
+            execution: cx.execution.clone(),
+            stage: stage.to_owned(),
+            attempt: cx.attempt,
+            fence: cx.fence.to_string(),
+        };
+        Self { access, cx, op }
+    }
+
+    pub fn target(&self) -> &Target {
+        &self.access.target
+    }
+
+    /// Whether an operation key belongs to this stage of this execution, whatever the attempt.
+    pub fn is_ours(&self, key: &str) -> bool {
+        let ours = Operation { attempt: 0, ..self.op.clone() }.key();
+        key.rsplit_once('.').map(|k| k.0) == ours.rsplit_once('.').map(|k| k.0)
+    }
+
+    /// Looks at the machine and makes sure that it is the one we mean.
+    pub async fn inspect(&self) -> Result<Inspection, Seen> {
+        let Some(inspect) = self.access.provider.inspect() else { return Err(Seen::Failed(missing("inspect"))) };
+        let seen = inspect.inspect(self.target()).await.map_err(|e| self.unseen(e))?;
+        let spec = &self.target().spec;
+        for (what, expected, found) in [
+            ("serial number", &spec.serial_number, &seen.serial_number),
+            ("system UUID", &spec.system_uuid, &seen.system_uuid),
+        ] {
+            if !expected.is_empty() && !found.is_empty() && !expected.eq_ignore_ascii_case(found) {
+                let message = format!("this is another machine: {what} {found}, not {expected}; check its endpoints");
+                return Err(Seen::Failed(Failure::new("WRONG_MACHINE", FailureClass::Conflict, message)));
+            }
+        }
+        Ok(seen)
+    }
+
+    /// A look that failed: after an act it is what we wait out, before it is a failed attempt.
+    pub fn unseen(&self, e: ProviderError) -> Seen {
+        match e {
+            ProviderError::Refused { class, message } if !self.cx.acted || class.retry_budget() == 0 => {
+                Seen::Failed(Failure::new("PROVIDER_REFUSED", class, message))
+            }
+            ProviderError::Unknown { message } if !self.cx.acted => {
+                Seen::Failed(Failure::new("PROVIDER_SILENT", FailureClass::Transient, message))
+            }
+            ProviderError::Refused { message, .. } | ProviderError::Unknown { message } => {
+                self.waiting(format!("the machine to answer: {message}"))
+            }
+        }
+    }
+
+    pub fn waiting(&self, on: impl Into<String>) -> Seen {
+        Seen::Waiting { on: on.into(), look_again: self.look_again() }
+    }
+
+    /// A quarter of the time it has taken so far, within bounds: prompt at first, cheap in the long run.
+    pub fn look_again(&self) -> Duration {
+        (self.cx.elapsed / 4).clamp(Duration::from_millis(20), Duration::from_secs(30))
+    }
+}
+
+pub(crate) fn missing(capability: &str) -> Failure {
+    Failure::new(
+        "CAPABILITY_MISSING",
+        FailureClass::InvalidInput,
+        format!("the provider no longer has the capability {capability:?}"),
+    )
+}
+
+/// A provider's answer to an act.
+pub(crate) fn acted(answer: ProviderResult<Ack>) -> Acted {
+    match answer {
+        Ok(Ack::Done | Ack::Accepted) => Acted::Yes,
+        Err(ProviderError::Unknown { message }) => Acted::Unknown(message),
+        Err(ProviderError::Refused { class, message }) => Acted::No(Failure::new("PROVIDER_REFUSED", class, message)),
+    }
+}
+
+/// A provider's answer to stopping or undoing something: silence is a failure here.
+pub(crate) fn settled(answer: ProviderResult<Ack>) -> Result<(), Failure> {
+    match acted(answer) {
+        Acted::Yes => Ok(()),
+        Acted::Unknown(message) => Err(Failure::new("PROVIDER_SILENT", FailureClass::Transient, message)),
+        Acted::No(failure) => Err(failure),
+    }
+}

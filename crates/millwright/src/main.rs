@@ -30,6 +30,7 @@ struct Arguments {
 }
 
 #[derive(Subcommand)]
+#[allow(clippy::large_enum_variant)] // made once, and taken apart at once
 enum Command {
     /// Run the control plane
     Serve(serve::ServeOptions),

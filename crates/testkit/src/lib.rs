@@ -1,4 +1,6 @@
 //! What tests across crates share: launchers of real counterparts, and the surroundings held by hand.
 
 pub mod ambient;
+pub mod fleet;
 pub mod postgres;
+pub mod server;

@@ -24,6 +24,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 // for what runs beside the client in this binary: `demo`, and the plan folder of `serve`
+use self::exit::CliError;
+
 pub use self::connect::connect_to;
 pub use self::output::Format;
 pub use self::plan_file::read as read_plan_file;

@@ -1,0 +1,127 @@
+//! A control plane in one process: a store of either kind, a simulated fleet, an engine that can be
+//! killed and started again on the same store.
+#![allow(clippy::expect_used, clippy::panic)] // for tests only: what cannot be set up is a failed test
+
+use crate::ambient::VirtualAmbient;
+use crate::postgres;
+use engine::{Engine, EngineOptions, JournalObserver};
+use provider::Providers;
+use service::{NewMachine, Principal, Service, StartRun};
+use sim::SimFleet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Ambient, Options, Store};
+use workflow::RunWorkflow;
+
+/// Which database a test runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Database {
+    Memory,
+    Sqlite,
+    Postgres,
+}
+
+/// A store and a fleet that outlive the engines that work on them.
+pub struct Fleet {
+    pub store: Store,
+    pub sim: Arc<SimFleet>,
+    pub ambient: Arc<dyn Ambient>,
+    folder: Option<tempfile::TempDir>,
+}
+
+impl Fleet {
+    /// On the clock of the runtime it is made in, paused or not.
+    pub fn new(database: Database, seed: u64) -> Self {
+        let folder = (database == Database::Sqlite).then(|| tempfile::tempdir().expect("a temporary folder"));
+        let options = match (&folder, database) {
+            (Some(folder), _) => Options::Sqlite(folder.path().join("test.db")),
+            (None, Database::Postgres) => Options::Postgres(Box::new(postgres::database())),
+            (None, Database::Memory | Database::Sqlite) => Options::Memory,
+        };
+        Self::on(&options, seed, folder)
+    }
+
+    fn on(options: &Options, seed: u64, folder: Option<tempfile::TempDir>) -> Self {
+        let ambient: Arc<dyn Ambient> = VirtualAmbient::new(seed);
+        let store = Store::open(options, ambient.clone()).expect("the store opens");
+        let clock = ambient.clone();
+        let sim = Arc::new(SimFleet::in_memory(seed, Arc::new(move || clock.now())));
+        Self { store, sim, ambient, folder }
+    }
+
+    /// The file of an SQLite store.
+    pub fn database_file(&self) -> Option<PathBuf> {
+        self.folder.as_ref().map(|f| f.path().join("test.db"))
+    }
+
+    pub fn providers(&self) -> Providers {
+        Providers::default().with("sim", self.sim.clone())
+    }
+
+    /// A new engine on this store, not yet started.
+    pub fn engine(&self, options: EngineOptions, observer: Option<JournalObserver>) -> Engine {
+        self.engine_with(options, self.providers(), observer)
+    }
+
+    pub fn engine_with(
+        &self,
+        options: EngineOptions,
+        providers: Providers,
+        observer: Option<JournalObserver>,
+    ) -> Engine {
+        Engine::new(self.store.clone(), options, vec![Arc::new(RunWorkflow::new(providers))], observer)
+    }
+
+    pub async fn service(&self, engine: &Engine) -> Service {
+        Service::new(self.store.clone(), engine.clone(), self.providers()).await.expect("the service starts")
+    }
+}
+
+/// Short periods, so that a takeover does not take long on a real clock either.
+pub fn quick(instance: &str) -> EngineOptions {
+    EngineOptions {
+        lease: Duration::from_secs(4),
+        call_timeout: Duration::from_secs(1),
+        poll: Duration::from_millis(50),
+        ..EngineOptions::new(instance)
+    }
+}
+
+/// A simulated machine that answers at once.
+pub fn machine(id: &str) -> NewMachine {
+    let mut machine = NewMachine { id: id.to_owned(), ..NewMachine::default() };
+    "sim".clone_into(&mut machine.spec.provider);
+    machine.labels.insert("sim.latency_ms".to_owned(), "0".to_owned());
+    machine
+}
+
+pub fn labelled(id: &str, labels: &[(&str, &str)]) -> NewMachine {
+    let mut machine = machine(id);
+    machine.labels.extend(labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
+    machine
+}
+
+pub fn start(machine: &str, run_type: &str, request: &str) -> StartRun {
+    StartRun {
+        request_id: request.to_owned(),
+        machine_id: machine.to_owned(),
+        run_type: run_type.to_owned(),
+        ..StartRun::default()
+    }
+}
+
+pub fn admin() -> Principal {
+    Principal::system()
+}
+
+/// Looks until the condition holds; a bound, not a verdict about time.
+pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
+    for _ in 0..60_000 {
+        if let Some(found) = look().await {
+            return found;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never happened: {what}");
+}

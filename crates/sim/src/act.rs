@@ -10,6 +10,7 @@ use crate::job::JOBS_MAX;
 use crate::machine::DEFERRED_MAX;
 use crate::visit::{Failure, Visit};
 use crate::world::Cause;
+use domain::Timestamp;
 use provider::{Ack, Operation, ProviderError, ProviderResult, Target};
 use std::time::Duration;
 
@@ -108,7 +109,7 @@ impl SimFleet {
         let Some(Course { fault, wait, after }) = self.course(&call)? else { return Ok(manner.answer()) };
         match fault {
             None | Some(Fault::Slow(_)) => {
-                pause(wait).await;
+                let change = self.received(&call, change, wait, after).await;
                 self.perform(&call, change, after)?;
                 Ok(manner.answer())
             }
@@ -130,7 +131,7 @@ impl SimFleet {
                 Ok(Ack::Done)
             }
             Some(Fault::Drop) => {
-                pause(wait).await;
+                let change = self.received(&call, change, wait, after).await;
                 self.perform(&call, change, after)?;
                 Err(ProviderError::unknown("simulated: the connection was lost"))
             }
@@ -140,6 +141,18 @@ impl SimFleet {
                 Err(ProviderError::unknown("simulated: the machine lost power"))
             }
             Some(Fault::WrongMachine) => Err(wrong_machine(target)),
+        }
+    }
+
+    /// Waits as long as the act takes. A caller that leaves meanwhile does not stop it: a controller
+    /// that has received a request carries it out.
+    async fn received(&self, call: &Call<'_>, change: Change, wait: Duration, after: Duration) -> Change {
+        let due = (self.clock)().plus(wait);
+        let mut received = Received { fleet: self, call, change: Some(change), due, after };
+        pause(wait).await;
+        match received.change.take() {
+            Some(change) => change,
+            None => std::future::pending().await,
         }
     }
 
@@ -210,6 +223,25 @@ impl SimFleet {
             let change = Box::new(change.ending(due_micros));
             visit.change(call.cause(), Change::Deferred { due_micros, change })
         })
+    }
+}
+
+/// A request under way. Dropped before its end: the caller has left, and it is done all the same.
+struct Received<'a> {
+    fleet: &'a SimFleet,
+    call: &'a Call<'a>,
+    change: Option<Change>,
+    due: Timestamp,
+    after: Duration,
+}
+
+impl Drop for Received<'_> {
+    fn drop(&mut self) {
+        if let Some(change) = self.change.take() {
+            let left = self.due.since((self.fleet.clock)()) + self.after;
+            // nobody is left to be told that the journal could not be kept
+            drop(self.fleet.promise(self.call, change, left));
+        }
     }
 }
 

@@ -70,21 +70,29 @@ pub fn restore(backup: &Path, database: &Path, ambient: &dyn Ambient) -> Result<
     }
     std::fs::copy(backup, &partial).map_err(|e| failed("copying", backup, e))?;
     raise_epoch(&partial, ambient).map_err(db_failed("preparing", &partial))?;
-    let kept = if database.exists() {
-        let kept = with_suffix(database, &format!(".before-restore-{}", ambient.now().micros() / 1_000_000));
-        // with its log, which may hold what was committed last
-        for suffix in ["", "-wal", "-shm"] {
-            let (from, to) = (with_suffix(database, suffix), with_suffix(&kept, suffix));
-            if from.exists() {
-                std::fs::rename(&from, &to).map_err(|e| failed("moving aside", &from, e))?;
-            }
-        }
-        Some(kept)
-    } else {
-        None
-    };
+    let kept = move_aside(database, ambient)?;
     settle(&partial, database).map_err(|e| failed("writing", database, e))?;
     Ok(kept)
+}
+
+/// Moves what is there out of the way, with its log, which may hold what was committed last. A log without
+/// its database goes too: it would be taken for the restored one's.
+fn move_aside(database: &Path, ambient: &dyn Ambient) -> Result<Option<PathBuf>, Error> {
+    const FILES: [&str; 3] = ["", "-wal", "-shm"];
+    let there = database.exists();
+    let stem = with_suffix(database, &format!(".before-restore-{}", ambient.now().micros() / 1_000_000));
+    let taken = |kept: &PathBuf| FILES.iter().any(|suffix| with_suffix(kept, suffix).exists());
+    let names = std::iter::once(stem.clone()).chain((2..).map(|n| with_suffix(&stem, &format!(".{n}"))));
+    let Some(kept) = names.take(1000).find(|kept| !taken(kept)) else {
+        return Err(failed("moving aside", database, "too many earlier ones are kept beside it"));
+    };
+    for suffix in FILES {
+        let (from, to) = (with_suffix(database, suffix), with_suffix(&kept, suffix));
+        if from.exists() {
+            std::fs::rename(&from, &to).map_err(|e| failed("moving aside", &from, e))?;
+        }
+    }
+    Ok(there.then_some(kept))
 }
 
 fn with_suffix(path: &Path, suffix: &str) -> PathBuf {

@@ -140,11 +140,13 @@ macro_rules! execution_columns {
 }
 
 macro_rules! claim {
-    ($lock:literal) => {
+    ($of:literal, $lock:literal) => {
         concat!(
-            "UPDATE executions SET status = 'running', holder = $2, fence = fence + 1, epoch = $4, updated_at = $1 WHERE execution_id IN (SELECT execution_id FROM executions WHERE status IN ('ready', 'waiting') AND wake_at <= $1 ORDER BY wake_at LIMIT $3",
+            "UPDATE executions SET status = 'running', holder = $2, fence = fence + 1, epoch = $4, updated_at = $1 WHERE execution_id ",
+            $of,
+            "SELECT execution_id FROM executions WHERE status IN ('ready', 'waiting') AND wake_at <= $1 ORDER BY wake_at, execution_id LIMIT $3",
             $lock,
-            ") RETURNING ",
+            " RETURNING ",
             execution_columns!()
         )
     };
@@ -157,7 +159,7 @@ crate::statements! {
     INSERT = "INSERT INTO executions(execution_id, workflow, workflow_version, subject, machine_id, status, position, stage, attempt, repeatable, act_after, facts, failure, waiting_for, wake_at, deadline, holder, epoch, fence, cancel_by, cancel_reason, entries, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, 'ready', $6, '', 0, 1, 0, '{}', '', $7, $8, $9, NULL, $10, 0, '', '', 1, $8, $8)";
     JOURNAL_INSERT = "INSERT INTO journal(execution_id, number, at, fence, entry, detail) VALUES ($1, $2, $3, $4, $5, $6)";
     JOURNAL = "SELECT number, at, fence, entry, detail FROM journal WHERE execution_id = $1 ORDER BY number LIMIT $2";
-    RECORD = "UPDATE executions SET status = $5, position = $6, stage = $7, attempt = $8, repeatable = $9, act_after = $10, facts = $11, failure = $12, waiting_for = $13, wake_at = $14, deadline = $15, holder = $16, entries = $17, updated_at = $18 WHERE execution_id = $1 AND epoch = $2 AND fence = $3 AND holder = $4 AND status = 'running' AND entries = $19 AND EXISTS (SELECT 1 FROM sessions s WHERE s.session_id = $4 AND s.state = 'live')";
+    RECORD = "UPDATE executions SET status = $5, position = $6, stage = $7, attempt = $8, repeatable = $9, act_after = $10, facts = $11, failure = $12, waiting_for = $13, wake_at = CASE WHEN cancel_by <> '' AND $20 = 0 THEN CAST($18 AS BIGINT) ELSE CAST($14 AS BIGINT) END, deadline = $15, holder = $16, entries = $17, updated_at = $18 WHERE execution_id = $1 AND epoch = $2 AND fence = $3 AND holder = $4 AND status = 'running' AND entries = $19 AND EXISTS (SELECT 1 FROM sessions s WHERE s.session_id = $4 AND s.state = 'live')";
     NEXT_WAKE = "SELECT wake_at FROM executions WHERE status IN ('ready', 'waiting') ORDER BY wake_at LIMIT 1";
     REQUEST_CANCEL = "UPDATE executions SET cancel_by = $2, cancel_reason = $3, wake_at = CASE WHEN status = 'running' THEN wake_at ELSE $4 END, updated_at = $4 WHERE execution_id = $1 AND cancel_by = '' AND status IN ('ready', 'running', 'waiting')";
     CANCELS_OF_HOLDER = "SELECT execution_id FROM executions WHERE holder = $1 AND status = 'running' AND cancel_by <> ''";
@@ -168,14 +170,34 @@ crate::statements! {
     ACT_FORGET = "DELETE FROM destructive_acts WHERE rack = $1 AND at <= $2";
 }
 
-const CLAIM: Pair = Pair { sqlite: claim!(""), postgres: claim!(" FOR UPDATE SKIP LOCKED") };
+// as an array, the rows to take are looked for once, and no more are locked than the limit says
+const CLAIM: Pair =
+    Pair { sqlite: claim!("IN (", ")"), postgres: claim!("= ANY (ARRAY(", " FOR UPDATE SKIP LOCKED))") };
+
+macro_rules! alive {
+    () => {
+        "SELECT 1 FROM sessions WHERE session_id = $1 AND state = 'live'"
+    };
+}
+
+/// Whether a session lives; on PostgreSQL nobody can end it before this transaction has ended.
+const ALIVE: Pair = Pair { sqlite: alive!(), postgres: concat!(alive!(), " FOR SHARE") };
+
+/// One at a time counts the acts of a rack. SQLite has one writer.
+const ACT_LOCK: Pair =
+    Pair { sqlite: "SELECT $1", postgres: "SELECT pg_advisory_xact_lock(7701, hashtext($1))::text" };
 
 const GET_FOR_UPDATE: Pair = Pair {
     sqlite: GET,
     postgres: concat!("SELECT ", execution_columns!(), " FROM executions WHERE execution_id = $1 FOR UPDATE"),
 };
 
-pub(crate) const PAIRS: &[(&str, Pair)] = &[("CLAIM", CLAIM), ("GET_FOR_UPDATE", GET_FOR_UPDATE)];
+pub(crate) const PAIRS: &[(&str, Pair)] = &[
+    ("CLAIM", CLAIM),
+    ("ALIVE", ALIVE),
+    ("ACT_LOCK", ACT_LOCK),
+    ("GET_FOR_UPDATE", GET_FOR_UPDATE),
+];
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -315,11 +337,18 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, before: &str, limit: usize) -> TxR
     Ok(tx.rows(&sql, &clause.params)?.iter().map(read).collect::<Result<_, _>>()?)
 }
 
-/// Takes due executions for a session, raising their fences.
+/// Takes due executions for a session, the longest due first, raising their fences. A session that was
+/// declared dead without knowing it takes nothing: nobody would ever take it away again.
 pub fn claim(tx: &mut Tx<'_>, session: &SessionId, limit: usize) -> TxResult<Vec<Execution>> {
+    if tx.pair(ALIVE, params![session.as_str()])?.is_empty() {
+        return Ok(Vec::new());
+    }
     let (now, epoch) = (tx.now(), epoch(tx)?);
     let rows = tx.pair(CLAIM, params![now, session.as_str(), limit, epoch])?;
-    Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
+    let mut claimed: Vec<Execution> = rows.iter().map(read).collect::<Result<_, _>>()?;
+    // an UPDATE returns its rows in any order
+    claimed.sort_by(|a, b| (a.wake_at, &a.id).cmp(&(b.wake_at, &b.id)));
+    Ok(claimed)
 }
 
 /// When the next execution is due.
@@ -335,7 +364,8 @@ pub struct Entry {
 }
 
 /// Writes the execution as the worker has it, with journal entries. Refused if the fence, the holder or
-/// the session is no longer the worker's: the caller's whole transaction goes with it.
+/// the session is no longer the worker's: the caller's whole transaction goes with it. A worker that puts
+/// it to sleep without having seen that somebody asked it to stop finds it due at once.
 pub fn record(tx: &mut Tx<'_>, session: &SessionId, execution: &mut Execution, entries: &[Entry]) -> TxResult<()> {
     let now = tx.now();
     let last = execution.entries + entries.len() as u64;
@@ -361,6 +391,7 @@ pub fn record(tx: &mut Tx<'_>, session: &SessionId, execution: &mut Execution, e
             last,
             now,
             execution.entries,
+            execution.cancel.is_some(),
         ],
     )?;
     if changed != 1 {
@@ -440,6 +471,7 @@ pub fn count_destructive(
 ) -> TxResult<Option<Timestamp>> {
     let now = tx.now();
     let window = now.minus(CAP_WINDOW);
+    tx.pair(ACT_LOCK, params![rack])?;
     let row = tx.row(ACT_COUNT, params![rack, window])?;
     let (count, oldest) = row.map_or(Ok((0, now)), |r| Ok::<_, DbError>((r.uint(0)?, r.time(1)?)))?;
     if count >= cap {

@@ -53,11 +53,17 @@ crate::statements! {
     COUNT = "SELECT COUNT(*) FROM machines";
 }
 
-/// Takes the row's lock first, so that what follows sees no rival.
-const GET_FOR_UPDATE: Pair =
-    Pair { sqlite: GET, postgres: concat!("SELECT ", machine_columns!(), " WHERE m.machine_id = $1 FOR UPDATE OF m") };
+macro_rules! lock {
+    () => {
+        "SELECT 1 FROM machines WHERE machine_id = $1"
+    };
+}
 
-pub(crate) const PAIRS: &[(&str, Pair)] = &[("GET_FOR_UPDATE", GET_FOR_UPDATE)];
+/// Takes the row's lock. A statement of its own: one that waits for the lock sees the machine as its rival
+/// left it, but the rival's run not yet.
+const LOCK: Pair = Pair { sqlite: lock!(), postgres: concat!(lock!(), " FOR UPDATE") };
+
+pub(crate) const PAIRS: &[(&str, Pair)] = &[("LOCK", LOCK)];
 
 fn read(row: &Row) -> Result<Machine, DbError> {
     let active_run = match row.maybe(22, Row::string)? {
@@ -109,7 +115,8 @@ pub fn get(tx: &mut Tx<'_>, id: &MachineId) -> TxResult<Option<Machine>> {
 
 /// For an operation that will write it.
 pub fn get_for_update(tx: &mut Tx<'_>, id: &MachineId) -> TxResult<Option<Machine>> {
-    Ok(tx.pair(GET_FOR_UPDATE, params![id.as_str()])?.first().map(read).transpose()?)
+    tx.pair(LOCK, params![id.as_str()])?;
+    get(tx, id)
 }
 
 /// Machines in order of their ids, after `after`.
@@ -125,7 +132,8 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, after: &str, limit: usize) -> TxRe
         "system_uuid" => "m.system_uuid",
         "customer_id" => "m.customer_id",
         "target_cluster_ref" => "m.target_cluster_ref",
-        "active_run_id" => "m.active_run_id",
+        // a machine without one has another, so to say
+        "active_run_id" => "COALESCE(m.active_run_id, '')",
         _ => "NULL",
     });
     let sql = format!("{LIST}{} ORDER BY m.machine_id LIMIT {limit}", clause.sql);

@@ -15,6 +15,9 @@ pub(crate) struct Postgres {
     statements: HashMap<String, Statement>,
     /// Savepoint commands that travel with the next statement.
     pending: String,
+    /// A transaction lives and dies with its connection: no other takes its place half-way.
+    in_transaction: bool,
+    read_only: bool,
 }
 
 /// Below the session lease, so that a stuck database cannot outlast it.
@@ -31,12 +34,20 @@ pub(crate) const FLUSH: &str = "WITH h AS (UPDATE log_head SET seq = seq + $1 WH
  $11::text[], $12::text[], $13::text[]) WITH ORDINALITY AS u(a, b, c, d, e, f, g, h, i, j, k, l, ord)";
 
 impl Postgres {
-    pub fn new(config: Config) -> Result<Self, DbError> {
+    pub fn new(config: Config, read_only: bool) -> Result<Self, DbError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|e| DbError::Away(format!("starting a runtime for PostgreSQL: {e}")))?;
-        Ok(Self { runtime, config, client: None, statements: HashMap::new(), pending: String::new() })
+        Ok(Self {
+            runtime,
+            config,
+            client: None,
+            statements: HashMap::new(),
+            pending: String::new(),
+            in_transaction: false,
+            read_only,
+        })
     }
 
     fn connect(&mut self) -> Result<(), DbError> {
@@ -44,7 +55,10 @@ impl Postgres {
             return Ok(());
         }
         self.forget();
-        let config = &self.config;
+        if self.in_transaction {
+            return Err(gone());
+        }
+        let (config, read_only) = (&self.config, self.read_only);
         let client = self.runtime.block_on(async {
             let connecting = tokio::time::timeout(CONNECT_TIMEOUT, config.connect(NoTls));
             let (client, connection) = connecting
@@ -55,7 +69,8 @@ impl Postgres {
             tokio::spawn(async move { drop(connection.await) });
             let settings = format!(
                 "SET statement_timeout = {STATEMENT_TIMEOUT_MS}; SET lock_timeout = {LOCK_TIMEOUT_MS}; \
-                 SET idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS}; SET default_transaction_isolation = 'read committed'"
+                 SET idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS}; SET default_transaction_isolation = 'read committed'; \
+                 SET default_transaction_read_only = {read_only}"
             );
             client.batch_execute(&settings).await.map_err(|e| classify(&e))?;
             Ok(client)
@@ -78,10 +93,50 @@ impl Postgres {
         if self.statements.len() >= STATEMENTS_CACHED {
             self.statements.clear();
         }
+        // what is pending goes first: in a transaction that an earlier operation broke, nothing can be prepared
+        let pending = std::mem::take(&mut self.pending);
         let client = self.client.as_ref().ok_or_else(gone)?;
-        let statement = self.runtime.block_on(client.prepare(sql)).map_err(|e| classify(&e))?;
+        let statement = self.runtime.block_on(async {
+            if pending.is_empty() {
+                return client.prepare(sql).await.map_err(|e| classify(&e));
+            }
+            let (first, second) = futures::join!(client.batch_execute(&pending), client.prepare(sql));
+            first.map_err(|e| classify(&e))?;
+            second.map_err(|e| classify(&e))
+        })?;
         self.statements.insert(sql.to_owned(), statement.clone());
         Ok(statement)
+    }
+
+    fn begin(&mut self, sql: &str) -> Result<(), DbError> {
+        self.connect()?;
+        sql.clone_into(&mut self.pending);
+        self.in_transaction = true;
+        Ok(())
+    }
+
+    /// What is pending, the log rows and COMMIT, in one write.
+    fn send_commit(&mut self, flush: Option<&Statement>, log: &[NewLogRow]) -> Result<(), DbError> {
+        let mut pending = std::mem::take(&mut self.pending);
+        let client = self.client.as_ref().ok_or_else(gone)?;
+        let Some(flush) = flush else {
+            pending.push_str("COMMIT");
+            return self.runtime.block_on(client.batch_execute(&pending)).map_err(|e| classify(&e));
+        };
+        let n = i64::try_from(log.len()).unwrap_or(i64::MAX);
+        let columns = Columns::of(log);
+        self.runtime.block_on(async {
+            let params = columns.params(&n);
+            let (before, flushed, committed) = futures::join!(
+                client.batch_execute(&pending),
+                client.execute(flush, &params),
+                client.batch_execute("COMMIT")
+            );
+            before.map_err(|e| classify(&e))?;
+            // when the insert fails, COMMIT becomes ROLLBACK without an error of its own
+            flushed.map_err(|e| classify(&e))?;
+            committed.map_err(|e| classify(&e))
+        })
     }
 
     /// Runs commands without parameters now.
@@ -118,6 +173,8 @@ fn classify(e: &tokio_postgres::Error) -> DbError {
         "25006" => DbError::Away(text),
         c if c.starts_with("08")
             || c.starts_with("57P")
+            // ended for standing still in a transaction
+            || c == "25P03"
             || c.starts_with("53")
             || c.starts_with("28")
             || c.starts_with("3D") =>
@@ -206,15 +263,11 @@ impl Connection for Postgres {
     }
 
     fn begin_write(&mut self) -> Result<(), DbError> {
-        self.connect()?;
-        "BEGIN;".clone_into(&mut self.pending);
-        Ok(())
+        self.begin("BEGIN;")
     }
 
     fn begin_read(&mut self) -> Result<(), DbError> {
-        self.connect()?;
-        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;".clone_into(&mut self.pending);
-        Ok(())
+        self.begin("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;")
     }
 
     fn savepoint(&mut self) -> Result<(), DbError> {
@@ -233,50 +286,44 @@ impl Connection for Postgres {
     }
 
     fn commit(&mut self, log: &[NewLogRow]) -> Result<(), DbError> {
-        let mut pending = std::mem::take(&mut self.pending);
-        let result = if log.is_empty() {
-            pending.push_str("COMMIT");
-            let client = self.client.as_ref().ok_or_else(gone)?;
-            self.runtime.block_on(client.batch_execute(&pending)).map_err(|e| classify(&e))
-        } else {
-            let statement = self.statement(FLUSH)?;
-            let client = self.client.as_ref().ok_or_else(gone)?;
-            let n = i64::try_from(log.len()).unwrap_or(i64::MAX);
-            let columns = Columns::of(log);
-            self.runtime.block_on(async {
-                let params = columns.params(&n);
-                let (before, flushed, committed) = futures::join!(
-                    client.batch_execute(&pending),
-                    client.execute(&statement, &params),
-                    client.batch_execute("COMMIT")
-                );
-                before.map_err(|e| classify(&e))?;
-                // when the insert fails, COMMIT becomes ROLLBACK without an error of its own
-                flushed.map_err(|e| classify(&e))?;
-                committed.map_err(|e| classify(&e))
-            })
+        let flush = if log.is_empty() { Ok(None) } else { self.statement(FLUSH).map(Some) };
+        let flush = match flush {
+            Ok(flush) => flush,
+            Err(e) => {
+                self.rollback();
+                return Err(e);
+            }
         };
+        let result = self.send_commit(flush.as_ref(), log);
         match result {
             // the commit was on its way when the connection broke
             Err(DbError::Away(text)) => {
                 self.forget();
+                self.in_transaction = false;
                 Err(DbError::CommitUnknown(text))
             }
             Err(e) => {
                 self.rollback();
                 Err(e)
             }
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                self.in_transaction = false;
+                Ok(())
+            }
         }
     }
 
     fn rollback(&mut self) {
+        self.in_transaction = false;
         self.pending.clear();
         if self.client.is_some() && self.batch("ROLLBACK").is_err() {
             // an unknown state of the connection is not worth guessing at
             self.forget();
         }
     }
+
+    /// Readers have connections of their own, which the server keeps from writing.
+    fn only_read(&mut self, _: bool) {}
 
     fn prepare(&mut self, sql: &str) -> Result<(), DbError> {
         self.statement(sql).map(drop)

@@ -61,7 +61,7 @@ const MIGRATIONS: &[&[&str]] = &[&[
         repeatable BIGINT NOT NULL, act_after BIGINT NOT NULL, facts TEXT NOT NULL, failure TEXT NOT NULL, waiting_for TEXT NOT NULL, wake_at BIGINT NOT NULL,
         deadline BIGINT NOT NULL, holder {key}, epoch BIGINT NOT NULL, fence BIGINT NOT NULL, cancel_by TEXT NOT NULL,
         cancel_reason TEXT NOT NULL, entries BIGINT NOT NULL, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL)",
-    "CREATE INDEX executions_due ON executions(wake_at) WHERE status IN ('ready', 'waiting')",
+    "CREATE INDEX executions_due ON executions(wake_at, execution_id) WHERE status IN ('ready', 'waiting')",
     "CREATE INDEX executions_by_holder ON executions(holder) WHERE status = 'running'",
     "CREATE INDEX executions_by_subject ON executions(subject)",
     "CREATE TABLE journal(
@@ -106,6 +106,8 @@ fn migrate_in_transaction(
 ) -> Result<(), DbError> {
     let dialect = connection.dialect();
     if dialect == Dialect::Postgres {
+        // a migration may take its time, and so may waiting for another process's
+        connection.rows("SELECT set_config('lock_timeout', '0', true), set_config('statement_timeout', '0', true)", &[])?;
         // one at a time, also before there is any table to lock; the number is ours alone
         connection.rows("SELECT pg_advisory_xact_lock(7700)::text", &[])?;
     }

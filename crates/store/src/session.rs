@@ -1,7 +1,7 @@
 //! Session leases: one row for each life of a server process. Executions point at it, so ten thousand
 //! of them need one renewal. A rival judges a session by watching its counter, never by wall clocks.
 
-use crate::db::{Row, params};
+use crate::db::{Pair, Row, params};
 use crate::error::{DbError, TxResult};
 use crate::schema;
 use crate::signal::Signal;
@@ -20,6 +20,17 @@ crate::statements! {
     ORPHANS = "UPDATE executions SET status = 'ready', holder = NULL, wake_at = $2, entries = entries + 1, act_after = CASE WHEN repeatable = 1 THEN act_after ELSE $3 END, updated_at = $2 WHERE holder = $1 AND status = 'running'";
     HAND_OVER = "UPDATE executions SET status = 'ready', holder = NULL, wake_at = $2, updated_at = $2 WHERE holder = $1 AND status = 'running'";
 }
+
+macro_rules! held {
+    () => {
+        "SELECT execution_id FROM executions WHERE holder = $1 AND status = 'running' ORDER BY execution_id"
+    };
+}
+
+/// What a session holds; on PostgreSQL it stays so until this transaction has ended.
+const HELD: Pair = Pair { sqlite: held!(), postgres: concat!(held!(), " FOR UPDATE") };
+
+pub(crate) const PAIRS: &[(&str, Pair)] = &[("HELD", HELD)];
 
 /// A session that looks alive, and how often it has renewed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +106,8 @@ pub fn declare_dead(tx: &mut Tx<'_>, session: &LiveSession, because: &str, longe
         "because": because,
         "a_call_of_it_may_still_take_effect_until": act_after.to_string(),
     });
+    // the journal and the row must speak of the same executions
+    tx.pair(HELD, params![session.id.as_str()])?;
     tx.exec(JOURNAL_LOSS, params![session.id.as_str(), now, detail.to_string()])?;
     tx.exec(ORPHANS, params![session.id.as_str(), now, act_after])?;
     tx.signal(Signal::WorkReady);

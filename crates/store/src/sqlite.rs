@@ -11,6 +11,7 @@ pub(crate) struct Sqlite {
     connection: rusqlite::Connection,
     /// `$1` rewritten to `?1`: SQLite numbers `$n` by first appearance, not by name.
     texts: HashMap<String, String>,
+    only_read: bool,
 }
 
 /// Prepared statements kept ready. Lists with filters make new texts; the oldest go first.
@@ -28,7 +29,7 @@ impl Sqlite {
         let connection = rusqlite::Connection::open_with_flags(path, flags).map_err(|e| opening(path, &e))?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
         connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(|e| classify(&e))?;
-        Ok(Self { connection, texts: HashMap::new() })
+        Ok(Self { connection, texts: HashMap::new(), only_read: false })
     }
 
     pub fn in_memory() -> Result<Self, DbError> {
@@ -43,7 +44,7 @@ impl Sqlite {
             .map_err(|e| classify(&e))?;
         connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(|e| classify(&e))?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
-        Ok(Self { connection, texts: HashMap::new() })
+        Ok(Self { connection, texts: HashMap::new(), only_read: false })
     }
 
     pub fn raw(&self) -> &rusqlite::Connection {
@@ -76,6 +77,13 @@ impl ToSql for Val {
             Val::Bytes(v) => ToSqlOutput::Borrowed(ValueRef::Blob(v)),
         })
     }
+}
+
+fn check_may_run(statement: &rusqlite::Statement<'_>, only_read: bool) -> Result<(), DbError> {
+    if only_read && !statement.readonly() {
+        return Err(DbError::Defect("a read tried to write; use Store::write".to_owned()));
+    }
+    Ok(())
 }
 
 fn value(v: ValueRef<'_>) -> Result<Val, DbError> {
@@ -119,6 +127,7 @@ impl Connection for Sqlite {
     fn exec(&mut self, sql: &str, params: &[Val]) -> Result<u64, DbError> {
         let text = self.text(sql);
         let mut statement = self.connection.prepare_cached(&text).map_err(|e| classify(&e))?;
+        check_may_run(&statement, self.only_read)?;
         let n = statement.execute(rusqlite::params_from_iter(params)).map_err(|e| classify(&e))?;
         Ok(n as u64)
     }
@@ -126,6 +135,7 @@ impl Connection for Sqlite {
     fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row>, DbError> {
         let text = self.text(sql);
         let mut statement = self.connection.prepare_cached(&text).map_err(|e| classify(&e))?;
+        check_may_run(&statement, self.only_read)?;
         let columns = statement.column_count();
         let mut rows = statement.query(rusqlite::params_from_iter(params)).map_err(|e| classify(&e))?;
         let mut all = Vec::new();
@@ -173,6 +183,10 @@ impl Connection for Sqlite {
         if !self.connection.is_autocommit() {
             drop(self.batch("ROLLBACK"));
         }
+    }
+
+    fn only_read(&mut self, on: bool) {
+        self.only_read = on;
     }
 
     fn prepare(&mut self, sql: &str) -> Result<(), DbError> {

@@ -87,7 +87,9 @@ impl Drop for Inner {
 impl Store {
     /// Opens the database and brings it to this binary's schema. Blocks; called once, at the start.
     pub fn open(options: &Options, ambient: Arc<dyn Ambient>) -> Result<Self, Error> {
-        Self::open_db(options, ambient).map_err(|e| match e {
+        // on a thread of its own: PostgreSQL's small runtime cannot start inside the caller's
+        let opened = std::thread::scope(|scope| scope.spawn(|| Self::open_db(options, ambient)).join());
+        opened.unwrap_or_else(|_| Err(DbError::Defect("opening panicked".into()))).map_err(|e| match e {
             // what an operator must read is in the text
             DbError::Defect(m) | DbError::Away(m) | DbError::Full(m) | DbError::Timeout(m) | DbError::Conflict(m) => {
                 Error::new(Reason::StoreUnavailable, format!("opening the database: {m}"))
@@ -198,7 +200,10 @@ impl Store {
         match &self.inner.mode {
             Mode::Inline(connection) => {
                 let mut connection = lock(connection);
-                read_now(connection.as_mut(), self.inner.ambient.as_ref(), f, snapshot)
+                connection.only_read(true);
+                let result = read_now(connection.as_mut(), self.inner.ambient.as_ref(), f, snapshot);
+                connection.only_read(false);
+                result
             }
             Mode::Threads { readers, .. } => {
                 let (answer, answered) = oneshot::channel();
@@ -215,6 +220,8 @@ impl Store {
         if let Mode::Threads { writers, readers, threads } = &self.inner.mode {
             writers.iter().for_each(|q| q.close());
             readers.close();
+            // who follows the log learns of it at once
+            self.inner.signals.deliver(Vec::new(), true);
             for thread in lock(threads).drain(..) {
                 if thread.join().is_err() {
                     tracing::error!("a thread of the store had panicked");
@@ -229,7 +236,7 @@ pub(crate) fn connect(options: &Options, read_only: bool) -> Result<Box<dyn Conn
         Options::Sqlite(path) if read_only => Box::new(Sqlite::open_read_only(path)?),
         Options::Sqlite(path) => Box::new(Sqlite::open(path)?),
         Options::Memory => Box::new(Sqlite::in_memory()?),
-        Options::Postgres(config) => Box::new(Postgres::new((**config).clone())?),
+        Options::Postgres(config) => Box::new(Postgres::new((**config).clone(), read_only)?),
     })
 }
 

@@ -117,11 +117,11 @@ pub fn admin() -> Principal {
 
 /// Looks until the condition holds; a bound, not a verdict about time.
 pub async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl FnMut() -> F) -> T {
-    for _ in 0..60_000 {
+    for tries in 0..3_000 {
         if let Some(found) = look().await {
             return found;
         }
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(Duration::from_millis(if tries < 1_000 { 5 } else { 60 })).await;
     }
     panic!("never happened: {what}");
 }

@@ -97,9 +97,7 @@ on_every_store!(of_equally_old_ones_the_first_comes_first, |store| async move {
     // one transaction, one time; written in another order than that of the ids
     let rows = ids.clone();
     store
-        .put("all", move |tx| {
-            rows.iter().rev().try_for_each(|id| crate::fixture::insert_execution(tx, id, "run_1"))
-        })
+        .put("all", move |tx| rows.iter().rev().try_for_each(|id| crate::fixture::insert_execution(tx, id, "run_1")))
         .await
         .expect("inserts");
     for part in ids.chunks(7) {
@@ -321,7 +319,10 @@ on_every_store!(destructive_acts_are_capped_for_a_rack_and_an_hour, |store| asyn
         store.clock.skip(Duration::from_secs(600));
     }
     let until = count(&store, "r1").await.expect("the cap is reached");
-    assert!(until >= first.plus(hour) && until.since(first.plus(hour)) < Duration::from_secs(60), "until the oldest leaves the hour");
+    assert!(
+        until >= first.plus(hour) && until.since(first.plus(hour)) < Duration::from_secs(60),
+        "until the oldest leaves the hour"
+    );
     assert_eq!(count(&store, "r1").await, Some(until), "being refused counts nothing");
     assert_eq!(count(&store, "r2").await, None, "another rack has its own");
     store.clock.skip(until.since(store.clock.now()));

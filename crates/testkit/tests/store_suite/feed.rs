@@ -1,6 +1,6 @@
 //! Following runs: every event in order, each with the run as it was, near the head and far behind it.
 
-use crate::fixture::{PATIENCE, TestStore, on_every_store, requested, make_steps, requester, started, succeeded};
+use crate::fixture::{PATIENCE, TestStore, make_steps, on_every_store, requested, requester, started, succeeded};
 use domain::RunId;
 use domain::run::{RunChange, RunPhase};
 use std::sync::Arc;
@@ -75,7 +75,10 @@ fn assert_same(seen: &[RunEvent], expected: &[RunEvent]) {
 async fn live_through(store: &TestStore, machine: &str) {
     let id = store.request(machine, &["a", "b"]).await;
     store.change(&id, vec![RunChange::Started, started("a")]).await.expect("changes");
-    store.change(&id, vec![RunChange::StepRetrying { step: "a".into(), retry_count: 1, message: "again".into() }]).await.expect("changes");
+    store
+        .change(&id, vec![RunChange::StepRetrying { step: "a".into(), retry_count: 1, message: "again".into() }])
+        .await
+        .expect("changes");
     store.change(&id, vec![succeeded("a"), started("b"), succeeded("b")]).await.expect("changes");
     store.change(&id, vec![RunChange::Finished { phase: RunPhase::Succeeded, error: None }]).await.expect("changes");
 }
@@ -99,7 +102,11 @@ on_every_store!(a_watcher_sees_every_event_in_order, |store| async move {
     let from_the_beginning = following.read_until(0, head).await;
     assert_same(&from_the_beginning, &expected(&store, 0).await);
     assert_eq!(following.feed.after(head).await, Ok((vec![], head)));
-    assert_eq!(following.feed.after(head + 5).await, Ok((vec![], head + 5)), "a token beyond the head is the door's to judge");
+    assert_eq!(
+        following.feed.after(head + 5).await,
+        Ok((vec![], head + 5)),
+        "a token beyond the head is the door's to judge"
+    );
 });
 
 /// A run with many rows, written in few transactions.
@@ -107,7 +114,8 @@ async fn a_long_run(store: &TestStore, n: usize) {
     let machine = format!("m-{n}");
     store.register(&machine).await;
     let id = RunId::generate(store.clock.uuid());
-    let retries = (1..=250).map(|i| RunChange::StepRetrying { step: "a".into(), retry_count: i, message: String::new() });
+    let retries =
+        (1..=250).map(|i| RunChange::StepRetrying { step: "a".into(), retry_count: i, message: String::new() });
     let changes: Vec<RunChange> = [RunChange::Started, started("a")].into_iter().chain(retries).collect();
     let change = requested(&machine, id.as_str(), &["a"]);
     store

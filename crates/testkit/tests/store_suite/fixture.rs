@@ -144,7 +144,9 @@ impl TestStore {
 
     pub async fn register(&self, id: &str) -> Machine {
         let machine = machine_id(id);
-        self.put(id, move |tx| register(tx, &machine, &MachineSpec::default(), &Labels::new())).await.expect("registers")
+        self.put(id, move |tx| register(tx, &machine, &MachineSpec::default(), &Labels::new()))
+            .await
+            .expect("registers")
     }
 
     pub async fn machine(&self, id: &str) -> Option<Machine> {
@@ -161,7 +163,9 @@ impl TestStore {
     pub async fn request(&self, machine: &str, steps: &[&str]) -> RunId {
         let id = RunId::generate(self.clock.uuid());
         let (row, change, steps) = (id.clone(), requested(machine, id.as_str(), steps), make_steps(steps));
-        self.put(machine, move |tx| store::run::insert(tx, &row, &change, &steps, &requester())).await.expect("requests");
+        self.put(machine, move |tx| store::run::insert(tx, &row, &change, &steps, &requester()))
+            .await
+            .expect("requests");
         id
     }
 

@@ -60,7 +60,8 @@ on_every_store!(what_was_answered_can_be_read, |store| async move {
             let id = format!("m-{n}");
             store.register(&id).await;
             let subject = id.clone();
-            let rows = store.read(move |tx| store::log_of_subject(tx, &subject, 0, u64::MAX >> 1, 10)).await.expect("reads");
+            let rows =
+                store.read(move |tx| store::log_of_subject(tx, &subject, 0, u64::MAX >> 1, 10)).await.expect("reads");
             assert_eq!(rows.len(), 1, "{id}: the answer came before the row");
         }
     };
@@ -103,7 +104,11 @@ on_every_store!(a_commit_that_wrote_to_the_log_is_signalled, |store| async move 
     let mut grew = store.signals().log_grew();
     grew.borrow_and_update();
     store.register("m-1").await;
-    until("the signal", || { let changed = grew.has_changed(); async move { changed.expect("open").then_some(()) } }).await;
+    until("the signal", || {
+        let changed = grew.has_changed();
+        async move { changed.expect("open").then_some(()) }
+    })
+    .await;
     grew.borrow_and_update();
     store.put("m-1", |_| Ok(())).await.expect("writes nothing");
     assert!(!grew.has_changed().expect("open"));

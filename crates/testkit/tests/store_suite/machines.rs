@@ -187,12 +187,33 @@ on_every_store!(an_identity_conflict_names_the_holder_and_leaves_nothing, |store
     store.put("m-1", move |tx| register(tx, &machine_id("m-1"), &spec, &Labels::new())).await.expect("registers");
     let head = store.head().await;
     for (field, spec) in [
-        ("mac", MachineSpec { mac_addresses: vec!["0a:00:00:00:00:01".into(), "aa:bb:cc:dd:ee:02".into()], ..MachineSpec::default() }),
-        ("serial_number", MachineSpec { serial_number: "SN-1".into(), mac_addresses: vec!["0a:00:00:00:00:01".into()], ..MachineSpec::default() }),
-        ("system_uuid", MachineSpec { system_uuid: rich_spec().system_uuid, serial_number: "free".into(), ..MachineSpec::default() }),
+        (
+            "mac",
+            MachineSpec {
+                mac_addresses: vec!["0a:00:00:00:00:01".into(), "aa:bb:cc:dd:ee:02".into()],
+                ..MachineSpec::default()
+            },
+        ),
+        (
+            "serial_number",
+            MachineSpec {
+                serial_number: "SN-1".into(),
+                mac_addresses: vec!["0a:00:00:00:00:01".into()],
+                ..MachineSpec::default()
+            },
+        ),
+        (
+            "system_uuid",
+            MachineSpec {
+                system_uuid: rich_spec().system_uuid,
+                serial_number: "free".into(),
+                ..MachineSpec::default()
+            },
+        ),
     ] {
         let tags = labels(&[("left", "behind")]);
-        let refused = store.put("m-2", move |tx| register(tx, &machine_id("m-2"), &spec, &tags)).await.expect_err(field);
+        let refused =
+            store.put("m-2", move |tx| register(tx, &machine_id("m-2"), &spec, &tags)).await.expect_err(field);
         assert_eq!(refused.reason, Reason::IdentityTaken, "{field}");
         assert_eq!(refused.details.get("machine_id").map(String::as_str), Some("m-1"), "{field}");
         assert_eq!(refused.details.get("field").map(String::as_str), Some(field));
@@ -227,7 +248,10 @@ on_every_store!(the_spec_is_compared_and_swapped, |store| async move {
     assert_eq!(store.machine("m-1").await, Some(updated.clone()));
     // labels and identifiers follow
     let bare = updated.clone();
-    store.put("m-1", move |tx| machine::update_spec(tx, &bare, &MachineSpec::default(), &Labels::new())).await.expect("updates");
+    store
+        .put("m-1", move |tx| machine::update_spec(tx, &bare, &MachineSpec::default(), &Labels::new()))
+        .await
+        .expect("updates");
     let filter = machine::FILTER.parse("labels:env").expect("parses");
     assert_eq!(store.read(move |tx| machine::list(tx, &filter, "", 10)).await, Ok(vec![]));
     store.put("m-2", move |tx| register(tx, &machine_id("m-2"), &spec, &tags)).await.expect("its identifiers are free");
@@ -241,10 +265,7 @@ on_every_store!(an_update_that_takes_anothers_identity_is_undone_whole, |store| 
         })
         .await
         .expect("registers");
-    store
-        .put("m-2", |tx| register(tx, &machine_id("m-2"), &rich_spec(), &Labels::new()))
-        .await
-        .expect("registers");
+    store.put("m-2", |tx| register(tx, &machine_id("m-2"), &rich_spec(), &Labels::new())).await.expect("registers");
     let m = first.clone();
     let refused = store.put("m-1", move |tx| machine::update_spec(tx, &m, &rich_spec(), &Labels::new())).await;
     assert_eq!(refused.map_err(|e| e.reason), Err(Reason::IdentityTaken));

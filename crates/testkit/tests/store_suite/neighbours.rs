@@ -3,7 +3,7 @@
 
 use crate::fixture::{
     Blocker, TestStore, labels, machine_id, make_steps, on_every_store, on_threaded_stores, register, requested,
-    requester, set_phase, started, succeeded, tester,
+    requester, set_phase, started, succeeded,
 };
 use domain::machine::{Labels, MachineSpec, Phase};
 use domain::run::RunChange;
@@ -89,10 +89,12 @@ on_threaded_stores!(a_defect_in_the_database_does_not_reach_the_next_in_the_batc
     // statements that this connection has never seen
     queue(&store, &mut waiting, |tx| store::switch::freeze(tx, "tester", "why")).await;
     queue(&store, &mut waiting, break_a_constraint).await;
-    queue(&store, &mut waiting, |tx| register(tx, &machine_id("m"), &MachineSpec::default(), &Labels::new()).map(drop)).await;
+    queue(&store, &mut waiting, |tx| register(tx, &machine_id("m"), &MachineSpec::default(), &Labels::new()).map(drop))
+        .await;
     queue(&store, &mut waiting, break_a_constraint).await;
     blocker.release().await;
-    let reasons: Vec<_> = futures::future::join_all(waiting).await.into_iter().map(|r| r.map_err(|e| e.reason)).collect();
+    let reasons: Vec<_> =
+        futures::future::join_all(waiting).await.into_iter().map(|r| r.map_err(|e| e.reason)).collect();
     let defect = Err(Reason::Internal);
     assert_eq!(reasons, [defect, Ok(()), defect, Ok(()), defect]);
     assert!(store.read(store::switch::frozen).await.expect("reads").is_some());
@@ -161,16 +163,19 @@ on_threaded_stores!(closing_finishes_what_waits_and_takes_no_more, |store| async
         let id = machine_id(&format!("m-{i}"));
         queue(&store, &mut waiting, move |tx| register(tx, &id, &MachineSpec::default(), &Labels::new())).await;
     }
-    let closing = { let store = store.store.clone(); tokio::task::spawn_blocking(move || store.close()) };
+    let closing = {
+        let store = store.store.clone();
+        tokio::task::spawn_blocking(move || store.close())
+    };
     crate::fixture::until("the store to be closing", || async {
-        let late = store.write(&tester(), "other", |_| Ok(())).await;
+        let late = store.read(machine::count).await;
         late.is_err_and(|e| e.reason == Reason::ShuttingDown).then_some(())
     })
     .await;
     blocker.release().await;
     futures::future::try_join_all(waiting).await.expect("all that waited are done");
     closing.await.expect("closes");
-    let late = store.read(machine::count).await;
+    let late = store.put("other", |_| Ok(())).await;
     assert_eq!(late.map_err(|e| e.reason), Err(Reason::ShuttingDown));
 });
 
@@ -220,20 +225,46 @@ on_every_store!(an_operation_without_end_is_stopped_by_its_budget, |store| async
         .await;
     assert_eq!(endless.map_err(|e: Error| e.reason).map(|(): ()| ()), Err(Reason::Internal));
     assert_eq!(store.machine("m").await, None);
-    let reading = store.read(|tx| loop { machine::count(tx)?; }).await;
+    let reading = store
+        .read(|tx| {
+            loop {
+                machine::count(tx)?;
+            }
+        })
+        .await;
     assert_eq!(reading.map_err(|e: Error| e.reason).map(|(): ()| ()), Err(Reason::Internal));
     store.register("m").await;
 });
 
 on_every_store!(a_read_that_panics_harms_nobody, |store| async move {
     for _ in 0..5 {
-        let panicked = store.snapshot(|tx| { machine::count(tx)?; panic_quietly(); Ok(()) }).await;
+        let panicked = store
+            .snapshot(|tx| {
+                machine::count(tx)?;
+                panic_quietly();
+                Ok(())
+            })
+            .await;
         assert_eq!(panicked.map_err(|e| e.reason), Err(Reason::Internal));
-        let panicked = store.read(|tx| { machine::count(tx)?; panic_quietly(); Ok(()) }).await;
+        let panicked = store
+            .read(|tx| {
+                machine::count(tx)?;
+                panic_quietly();
+                Ok(())
+            })
+            .await;
         assert_eq!(panicked.map_err(|e| e.reason), Err(Reason::Internal));
     }
     store.register("m").await;
     assert_eq!(store.read(machine::count).await, Ok(1));
+});
+
+on_every_store!(a_read_cannot_write, |store| async move {
+    let write = |tx: &mut Tx<'_>| register(tx, &machine_id("m"), &MachineSpec::default(), &Labels::new()).map(drop);
+    store.read(write).await.expect_err("a row without its log row");
+    store.snapshot(write).await.expect_err("is refused");
+    assert_eq!((store.machine("m").await, store.head().await), (None, 0));
+    store.put("m", write).await.expect("a write can");
 });
 
 on_every_store!(a_snapshot_is_of_one_moment, |store| async move {

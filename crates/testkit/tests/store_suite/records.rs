@@ -48,7 +48,8 @@ on_every_store!(of_many_equal_requests_one_is_carried_out, |store| async move {
 fn fingerprints_do_not_run_together() {
     let print = |parts: &[&str]| idempotency::fingerprint(parts.iter().copied());
     assert_eq!(print(&["a", "b"]), print(&["a", "b"]));
-    let different = [print(&["a", "b"]), print(&["ab"]), print(&["ab", ""]), print(&["", "ab"]), print(&[]), print(&["b", "a"])];
+    let different =
+        [print(&["a", "b"]), print(&["ab"]), print(&["ab", ""]), print(&["", "ab"]), print(&[]), print(&["b", "a"])];
     for (i, one) in different.iter().enumerate() {
         assert!(different[i + 1..].iter().all(|other| other != one));
     }
@@ -70,7 +71,8 @@ on_every_store!(output_is_numbered_and_comes_back_in_order, |store| async move {
     append(&store, &run, "b", vec![("stdout", vec![]), ("stdout", b"four".to_vec())]).await;
     let id = run.clone();
     let chunks = store.read(move |tx| step_log::after(tx, &id, 0, 10)).await.expect("reads");
-    let shown: Vec<_> = chunks.iter().map(|c| (c.sequence, c.step.as_str(), c.stream.as_str(), c.data.clone())).collect();
+    let shown: Vec<_> =
+        chunks.iter().map(|c| (c.sequence, c.step.as_str(), c.stream.as_str(), c.data.clone())).collect();
     let expected = [
         (1, "a", "stdout", b"one".to_vec()),
         (2, "a", "stderr", every_byte),
@@ -119,7 +121,11 @@ on_every_store!(the_brake_stays_as_the_first_one_left_it, |store| async move {
 });
 
 on_every_store!(a_token_is_found_by_its_hash, |store| async move {
-    let make = |n: u8| token::Token { id: TokenId::from_text(format!("tok_{n}")), name: format!("token {n}"), role: "admin".into() };
+    let make = |n: u8| token::Token {
+        id: TokenId::from_text(format!("tok_{n}")),
+        name: format!("token {n}"),
+        role: "admin".into(),
+    };
     for n in 0..3 {
         let t = make(n);
         store.put("tokens", move |tx| token::insert(tx, &t, &format!("hash-{n}"), "mw_")).await.expect("inserts");

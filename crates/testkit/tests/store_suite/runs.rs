@@ -1,8 +1,6 @@
 //! Runs: the row is the fold of the log, one active run to a machine, and lists.
 
-use crate::fixture::{
-    TestStore, machine_id, make_steps, on_every_store, requested, requester, started, succeeded,
-};
+use crate::fixture::{TestStore, machine_id, make_steps, on_every_store, requested, requester, started, succeeded};
 use domain::plan::{BootMode, Plan, RebootMode, RmaAction, Step, StepKind};
 use domain::run::{Run, RunChange, RunError, RunPhase, RunType};
 use domain::step::StepState;
@@ -41,8 +39,17 @@ fn lives() -> Vec<Vec<Vec<RunChange>>> {
         vec![],
         vec![vec![finished(RunPhase::Canceled)]],
         vec![vec![go()]],
-        vec![vec![go(), started("a")], vec![succeeded("a"), started("b")], vec![succeeded("b"), finished(RunPhase::Succeeded)]],
-        vec![vec![go()], vec![started("a")], vec![retrying("a", 1)], vec![retrying("a", 2), failed("a"), finished(RunPhase::Failed)]],
+        vec![
+            vec![go(), started("a")],
+            vec![succeeded("a"), started("b")],
+            vec![succeeded("b"), finished(RunPhase::Succeeded)],
+        ],
+        vec![
+            vec![go()],
+            vec![started("a")],
+            vec![retrying("a", 1)],
+            vec![retrying("a", 2), failed("a"), finished(RunPhase::Failed)],
+        ],
         vec![vec![go(), started("a"), succeeded("a"), started("b"), failed("b"), finished(RunPhase::Canceled)]],
         vec![vec![go(), finished(RunPhase::Canceled)]],
     ]
@@ -93,7 +100,15 @@ on_every_store!(a_run_row_says_what_happened, |store| async move {
     let step = format!("{id}/a");
     let shown: Vec<_> = rows
         .iter()
-        .map(|r| (r.entity_kind.as_str(), r.entity_id.as_str(), r.from_state.as_str(), r.to_state.as_str(), r.trigger.as_str()))
+        .map(|r| {
+            (
+                r.entity_kind.as_str(),
+                r.entity_id.as_str(),
+                r.from_state.as_str(),
+                r.to_state.as_str(),
+                r.trigger.as_str(),
+            )
+        })
         .collect();
     assert_eq!(
         shown,
@@ -106,7 +121,10 @@ on_every_store!(a_run_row_says_what_happened, |store| async move {
         ]
     );
     assert!(rows.iter().all(|r| r.subject == id.as_str() && r.actor == "tester"));
-    assert_eq!(rows.iter().map(|r| r.owner.as_str()).collect::<Vec<_>>(), ["operator", "executor", "executor", "executor", "executor"]);
+    assert_eq!(
+        rows.iter().map(|r| r.owner.as_str()).collect::<Vec<_>>(),
+        ["operator", "executor", "executor", "executor", "executor"]
+    );
     assert_eq!(rows.iter().map(|r| r.version).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
 });
 
@@ -202,7 +220,10 @@ async fn some_runs(store: &TestStore) -> Vec<RunId> {
             parameters: BTreeMap::new(),
         };
         let row = id.clone();
-        store.put(&machine, move |tx| run::insert(tx, &row, &change, &make_steps(&["a"]), &requester())).await.expect("inserts");
+        store
+            .put(&machine, move |tx| run::insert(tx, &row, &change, &make_steps(&["a"]), &requester()))
+            .await
+            .expect("inserts");
         if n < 15 {
             let phase = [RunPhase::Succeeded, RunPhase::Failed, RunPhase::Canceled][n % 3];
             store.change(&id, vec![RunChange::Started, finished(phase)]).await.expect("ends");
@@ -238,7 +259,8 @@ on_every_store!(lists_of_runs_are_newest_first_and_filtered, |store| async move 
     let (mut paged, mut before) = (Vec::new(), String::new());
     loop {
         let from = before.clone();
-        let page = store.read(move |tx| run::list(tx, &domain::filter::Filter::Everything, &from, 3)).await.expect("lists");
+        let page =
+            store.read(move |tx| run::list(tx, &domain::filter::Filter::Everything, &from, 3)).await.expect("lists");
         let Some(last) = page.last() else { break };
         before = last.id.to_string();
         paged.extend(page);
@@ -258,14 +280,19 @@ pub fn every_kind_of_step() -> Vec<Step> {
     let text = |s: &str| s.to_owned();
     let map = |k: &str, v: &str| BTreeMap::from([(text(k), text(v))]);
     let mut kinds = vec![
-        StepKind::Ssh { command: text("sh"), args: vec![text("-c"), text("echo \"$1\" 'ü'")], environment: map("A", "b") },
+        StepKind::Ssh {
+            command: text("sh"),
+            args: vec![text("-c"), text("echo \"$1\" 'ü'")],
+            environment: map("A", "b"),
+        },
         StepKind::Repave { image: text("ubuntu"), user_data_ref: text("ref") },
         StepKind::Join { cluster_ref: text("c") },
         StepKind::Verify { cluster_ref: text("") },
         StepKind::Net { parameters: map("vlan", "7") },
     ];
     kinds.extend(RebootMode::ALL.iter().map(|mode| StepKind::Reboot { mode: *mode }));
-    kinds.extend(BootMode::ALL.iter().map(|mode| StepKind::Netboot { mode: *mode, persistent: *mode == BootMode::Pxe }));
+    kinds
+        .extend(BootMode::ALL.iter().map(|mode| StepKind::Netboot { mode: *mode, persistent: *mode == BootMode::Pxe }));
     kinds.extend(RmaAction::ALL.iter().map(|action| StepKind::Rma { action: *action, reason: text("why") }));
     let step = |(i, kind): (i32, StepKind)| Step {
         name: format!("step-{i}"),

@@ -41,7 +41,10 @@ on_every_store!(a_session_lives_and_renews, |store| async move {
     assert_eq!(renew(&store, &a).await, Renewal::Renewed);
     assert_eq!(renew(&store, &a).await, Renewal::Renewed);
     let seen = live(&store).await;
-    assert_eq!(seen.iter().map(|s| (&s.id, s.instance_id.as_str(), s.renewals)).collect::<Vec<_>>(), [(&a, "a", 2), (&b, "b", 0)]);
+    assert_eq!(
+        seen.iter().map(|s| (&s.id, s.instance_id.as_str(), s.renewals)).collect::<Vec<_>>(),
+        [(&a, "a", 2), (&b, "b", 0)]
+    );
     assert!(seen.iter().all(|s| s.lease == Duration::from_secs(10)));
     assert_eq!(renew(&store, &SessionId::from_text("ses_none")).await, Renewal::Lost);
 });
@@ -119,7 +122,8 @@ on_every_store!(a_dead_session_cannot_write_even_what_it_still_seems_to_hold, |s
     let e = store.claim(&a, 1).await.remove(0);
     let session = a.clone();
     store.put("sessions", move |tx| session::release(tx, &session)).await.expect("hands over");
-    let refused = store.put("x", move |tx| execution::record(tx, &a, &mut e.clone(), &[])).await.expect_err("is fenced");
+    let refused =
+        store.put("x", move |tx| execution::record(tx, &a, &mut e.clone(), &[])).await.expect_err("is fenced");
     assert!(is_fenced(&refused));
 });
 

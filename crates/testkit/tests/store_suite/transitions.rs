@@ -1,8 +1,6 @@
 //! The one primitive: what it lets through, what it refuses, and what it writes down.
 
-use crate::fixture::{
-    TestStore, machine_id, no_guard, on_every_store, phase_setter, registrar, set_phase, to_phase,
-};
+use crate::fixture::{TestStore, machine_id, no_guard, on_every_store, phase_setter, registrar, set_phase, to_phase};
 use domain::Reason;
 use domain::lifecycle::{Guard, Verdict, allowed_next, judge};
 use domain::machine::{INSPECTED, Machine, Phase, RUN_STARTED, SET_PHASE};
@@ -70,9 +68,7 @@ on_every_store!(a_move_to_where_it_is_moves_nothing, |store| async move {
     let before = store.register("m-1").await;
     let m = before.clone();
     let moved = store
-        .put("m-1", move |tx| {
-            machine::set_phase(tx, &m, &to_phase(&m, Phase::FactoryReady), &phase_setter(), no_guard)
-        })
+        .put("m-1", move |tx| machine::set_phase(tx, &m, &to_phase(&m, Phase::FactoryReady), &phase_setter(), no_guard))
         .await;
     assert_eq!(moved, Ok(Moved::AlreadyThere));
     assert_eq!((store.machine("m-1").await, store.head().await), (Some(before), 1));

@@ -1,0 +1,32 @@
+//! The acceptance suite of the gRPC API: every behaviour that the contract promises, asked for over the
+//! wire of a whole server. Each test stands on a server, a store and a simulated fleet of its own.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic)] // for tests only: what cannot be done is a failed test
+
+mod auth;
+mod cancel;
+mod descriptor;
+mod descriptor_numbers;
+mod door;
+mod engine_admin;
+mod errors;
+mod examples;
+mod fixture;
+mod freeze;
+mod hostile;
+mod logs;
+mod machine_identity;
+mod machine_list;
+mod machine_update;
+mod machines;
+mod plans;
+mod raw;
+mod refusal;
+mod retries;
+mod run_outcomes;
+mod runs;
+mod set_phase;
+mod start_run;
+mod start_run_checks;
+mod start_run_refusals;
+mod watch;
+mod watch_filters;

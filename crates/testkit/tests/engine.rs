@@ -1,0 +1,208 @@
+//! The engine against its promises: waits that hold no worker, budgets, hand-over, takeover, fences.
+
+use domain::ExecutionId;
+use domain::run::RunPhase;
+use engine::EngineOptions;
+use millwright_testkit::fleet::{Database, Fleet, admin, eventually, labelled, machine, quick, start};
+use service::{RunView, Service};
+use std::time::Duration;
+use store::execution::{self, NewExecution};
+use store::{Caller, session};
+
+async fn until_ended(service: &Service, run: &str) -> RunView {
+    eventually("the run ends", || async {
+        let view = service.get_run(run).await.expect("reads");
+        view.run.phase.is_terminal().then_some(view)
+    })
+    .await
+}
+
+async fn until_running(service: &Service, run: &str, step: &str) {
+    eventually("the step runs", || async {
+        let view = service.get_run(run).await.expect("reads");
+        (view.run.phase == RunPhase::Running && view.run.current_step == step).then_some(())
+    })
+    .await;
+}
+
+/// Forty runs wait for hours at once, with two workers: a wait holds none.
+#[tokio::test(start_paused = true)]
+async fn waiting_runs_hold_no_worker() {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let engine = fleet.engine(EngineOptions { workers: 2, ..quick("one") }, None);
+    let service = fleet.service(&engine).await;
+    let mut runs = Vec::new();
+    for n in 0..40 {
+        let id = format!("m-{n}");
+        service.register_machine(&admin(), labelled(&id, &[("sim.latency_ms", "600000")])).await.expect("registers");
+        let plan = domain::plan::Plan {
+            id: "slow".into(),
+            display_name: String::new(),
+            steps: vec![domain::plan::Step {
+                name: "repave".into(),
+                timeout_seconds: Some(3600),
+                max_retries: None,
+                kind: domain::plan::StepKind::Repave { image: "i".into(), user_data_ref: String::new() },
+            }],
+        };
+        service.create_plan(&admin(), plan, "api").await.expect("creates");
+        let mut request = start(&id, "", "r");
+        request.plan_id = "slow".into();
+        runs.push(service.start_run(&admin(), request).await.expect("starts").run.id.to_string());
+    }
+    engine.start().await.expect("starts");
+    // one after the other they would take 40 times ten minutes; this is the virtual clock
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    for run in &runs {
+        assert_eq!(service.get_run(run).await.expect("reads").run.phase, RunPhase::Succeeded);
+    }
+}
+
+/// Hand-over (T-13): nothing is canceled, the next engine goes on where this one stopped.
+#[tokio::test(start_paused = true)]
+async fn a_stop_hands_over_and_cancels_nothing() {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let first = fleet.engine(quick("one"), None);
+    let service = fleet.service(&first).await;
+    service.register_machine(&admin(), labelled("m-1", &[("sim.latency_ms", "5000")])).await.expect("registers");
+    let run = service.start_run(&admin(), start("m-1", "REPAVE", "r")).await.expect("starts").run.id.to_string();
+    first.start().await.expect("starts");
+    until_running(&service, &run, "repave").await;
+    first.stop().await;
+    let stopped = service.get_run(&run).await.expect("reads");
+    assert_eq!(stopped.run.phase, RunPhase::Running, "left as it was");
+    let sessions = fleet.store.read(session::live).await.expect("reads");
+    assert!(sessions.is_empty(), "the lease was given back: {sessions:?}");
+    let second = fleet.engine(quick("two"), None);
+    second.start().await.expect("starts");
+    assert_eq!(until_ended(&service, &run).await.run.phase, RunPhase::Succeeded);
+    let resets = fleet.sim.effects().expect("reads").iter().filter(|e| e.kind == "reset").count();
+    assert_eq!(resets, 1);
+}
+
+/// The document's literal behaviour, as an option (T-13, G-20-19).
+#[tokio::test(start_paused = true)]
+async fn a_stop_can_cancel_all_active_runs_instead() {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let engine = fleet.engine(quick("one"), None);
+    let service = fleet.service(&engine).await;
+    let mut runs = Vec::new();
+    for id in ["m-1", "m-2"] {
+        service.register_machine(&admin(), labelled(id, &[("sim.latency_ms", "60000")])).await.expect("registers");
+        runs.push(service.start_run(&admin(), start(id, "REPAVE", "r")).await.expect("starts").run.id.to_string());
+    }
+    engine.start().await.expect("starts");
+    until_running(&service, &runs[0], "set-netboot").await;
+    engine.cancel_all("system", "server_shutdown", Duration::from_secs(600)).await.expect("cancels");
+    for run in &runs {
+        let ended = service.get_run(run).await.expect("reads").run;
+        assert_eq!(ended.phase, RunPhase::Canceled);
+        assert!(ended.error.expect("says why").message.contains("server_shutdown"));
+    }
+}
+
+/// A boot override that a failed run leaves behind would boot the machine into an installer by surprise.
+#[tokio::test(start_paused = true)]
+async fn a_failed_run_takes_back_what_it_can() {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let engine = fleet.engine(quick("one"), None);
+    let service = fleet.service(&engine).await;
+    service.register_machine(&admin(), labelled("m-1", &[("sim.fault.repave", "fail")])).await.expect("registers");
+    engine.start().await.expect("starts");
+    let run = service.start_run(&admin(), start("m-1", "REPAVE", "r")).await.expect("starts").run.id.to_string();
+    assert_eq!(until_ended(&service, &run).await.run.phase, RunPhase::Failed);
+    let kinds: Vec<String> = fleet.sim.effects().expect("reads").into_iter().map(|e| e.kind).collect();
+    assert_eq!(kinds.iter().filter(|k| *k == "clear_netboot").count(), 1, "{kinds:?}");
+}
+
+/// An execution that nobody understands stays aside, says why, and stops no other.
+#[tokio::test(start_paused = true)]
+async fn one_bad_execution_does_not_stop_the_others() {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let engine = fleet.engine(quick("one"), None);
+    let service = fleet.service(&engine).await;
+    service.register_machine(&admin(), machine("m-1")).await.expect("registers");
+    let bad = ExecutionId::from_text("exe_bad");
+    let (row, machine_id) = (bad.clone(), domain::MachineId::from_text("m-1"));
+    fleet
+        .store
+        .write(&Caller::engine(), "m-1", move |tx| {
+            execution::insert(
+                tx,
+                &NewExecution {
+                    id: &row,
+                    workflow: "from-the-future",
+                    workflow_version: 9,
+                    subject: "run_x",
+                    machine_id: &machine_id,
+                    start_within: Duration::from_secs(60),
+                },
+            )
+        })
+        .await
+        .expect("inserts");
+    engine.start().await.expect("starts");
+    let run = service.start_run(&admin(), start("m-1", "REBOOT", "r")).await.expect("starts").run.id.to_string();
+    assert_eq!(until_ended(&service, &run).await.run.phase, RunPhase::Succeeded);
+    let aside = service.describe_execution("exe_bad").await.expect("reads").execution;
+    assert!(aside.waiting_for.contains("from-the-future"), "{}", aside.waiting_for);
+}
+
+/// The lease is lost behind the engine's back: its writes are refused, it begins a new session, and the
+/// run goes on under a higher fence without doing anything twice.
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_stops_the_old_session_and_a_new_one_goes_on() {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let engine = fleet.engine(quick("one"), None);
+    let service = fleet.service(&engine).await;
+    service.register_machine(&admin(), labelled("m-1", &[("sim.latency_ms", "3000")])).await.expect("registers");
+    engine.start().await.expect("starts");
+    let run = service.start_run(&admin(), start("m-1", "REPAVE", "r")).await.expect("starts").run.id.to_string();
+    until_running(&service, &run, "repave").await;
+    let before = service.describe_execution(&run).await.expect("reads").execution.fence;
+    fleet
+        .store
+        .write(&Caller::engine(), "sessions", |tx| {
+            for session in session::live(tx)? {
+                assert!(session::declare_dead(tx, &session, "a test", Duration::from_secs(1))?);
+            }
+            Ok(())
+        })
+        .await
+        .expect("declares dead");
+    assert_eq!(until_ended(&service, &run).await.run.phase, RunPhase::Succeeded);
+    let after = service.describe_execution(&run).await.expect("reads").execution.fence;
+    assert!(after > before, "{after} after {before}");
+    for kind in ["repave_started", "reset"] {
+        let count = fleet.sim.effects().expect("reads").iter().filter(|e| e.kind == kind).count();
+        assert_eq!(count, 1, "{kind}");
+    }
+}
+
+/// Two servers on one PostgreSQL share the work; one dies, the other takes over when the lease has passed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_servers_share_the_work_and_one_takes_over() {
+    let fleet = Fleet::new(Database::Postgres, 1);
+    let (one, two) = (fleet.engine(quick("one"), None), fleet.engine(quick("two"), None));
+    let service = fleet.service(&one).await;
+    let mut runs = Vec::new();
+    for n in 0..20 {
+        let id = format!("m-{n}");
+        service.register_machine(&admin(), labelled(&id, &[("sim.latency_ms", "400")])).await.expect("registers");
+        runs.push(service.start_run(&admin(), start(&id, "REPAVE", "r")).await.expect("starts").run.id.to_string());
+    }
+    one.start().await.expect("starts");
+    two.start().await.expect("starts");
+    until_running(&service, &runs[0], "repave").await;
+    one.kill();
+    for run in &runs {
+        let ended = until_ended(&service, run).await;
+        assert_eq!(ended.run.phase, RunPhase::Succeeded, "{:?}", ended.run.error);
+    }
+    let effects = fleet.sim.effects().expect("reads");
+    for kind in ["repave_started", "reset"] {
+        assert_eq!(effects.iter().filter(|e| e.kind == kind).count(), 20, "{kind}");
+    }
+    two.stop().await;
+    fleet.store.close();
+}

@@ -1,0 +1,269 @@
+//! Backup and restore of the embedded database.
+
+use crate::fixture::{TestStore, open, started, succeeded};
+use crate::sqlite_only::with;
+use domain::run::RunChange;
+use domain::{Reason, RunId};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use store::execution::{self, Status};
+use store::{Options, SCHEMA_VERSION, Store, is_fenced, machine, run, session};
+use testkit::ambient::VirtualAmbient;
+
+async fn backup(from: &Path, to: &Path) -> Result<(), domain::Error> {
+    let (from, to) = (from.to_owned(), to.to_owned());
+    tokio::task::spawn_blocking(move || store::backup(&from, &to)).await.expect("no panic")
+}
+
+async fn restore(from: &Path, to: &Path, clock: &Arc<VirtualAmbient>) -> Result<Option<PathBuf>, domain::Error> {
+    let (from, to, clock) = (from.to_owned(), to.to_owned(), clock.clone());
+    tokio::task::spawn_blocking(move || store::restore(&from, &to, clock.as_ref())).await.expect("no panic")
+}
+
+async fn close(store: &Store) {
+    let store = store.clone();
+    tokio::task::spawn_blocking(move || store.close()).await.expect("closes");
+}
+
+async fn open_file(path: &Path) -> Store {
+    open(&Options::Sqlite(path.to_owned()), &VirtualAmbient::new(9)).await.expect("opens")
+}
+
+/// Machines with finished runs, one after another; counts each when it is acknowledged.
+async fn keep_writing(store: &TestStore, writer: usize, acknowledged: &AtomicUsize, stop: &AtomicBool) {
+    for n in 0.. {
+        let machine = format!("m-{writer}-{n}");
+        store.register(&machine).await;
+        let id = store.request(&machine, &["a"]).await;
+        store.change(&id, vec![RunChange::Started, started("a"), succeeded("a")]).await.expect("changes");
+        acknowledged.fetch_add(1, Ordering::SeqCst);
+        if stop.load(Ordering::SeqCst) {
+            return;
+        }
+    }
+}
+
+/// The log is whole, every run is what it folds to, and every machine has its row. Answers how many.
+async fn check_consistent(store: &Store) -> usize {
+    let rows = store.read(|tx| store::log_after(tx, 0, 1_000_000)).await.expect("reads");
+    crate::log::check_whole(&rows);
+    assert_eq!(store.read(store::log_range).await.map(|r| r.head), Ok(rows.len() as u64));
+    let registered = rows.iter().filter(|row| row.trigger == "registered").count();
+    assert_eq!(store.read(machine::count).await, Ok(registered as u64));
+    let runs: Vec<RunId> =
+        rows.iter().filter(|r| r.trigger == "requested").map(|r| RunId::from_text(r.entity_id.clone())).collect();
+    let mut finished = 0;
+    for id in runs {
+        let run = id.clone();
+        let verdict = store.read(move |tx| run::check_fold(tx, &run)).await.expect("reads");
+        assert_eq!(verdict, Ok(()));
+        let stored = store.read(move |tx| run::get(tx, &id)).await.expect("reads").expect("is there");
+        finished += usize::from(stored.version == 4);
+    }
+    finished
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_taken_while_others_write_is_of_one_moment() {
+    let store = TestStore::sqlite().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let (acknowledged, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let writing = futures::future::join_all((0..8).map(|n| keep_writing(&store, n, &acknowledged, &stop)));
+    let backing_up = async {
+        let mut known = Vec::new();
+        for n in 0..3 {
+            let before = acknowledged.load(Ordering::SeqCst);
+            crate::fixture::until("more to be written", || async {
+                (acknowledged.load(Ordering::SeqCst) > before + 20).then_some(())
+            })
+            .await;
+            let before = acknowledged.load(Ordering::SeqCst);
+            let target = folder.path().join(format!("backup-{n}.db"));
+            backup(&store.file(), &target).await.expect("backs up");
+            known.push((target, before));
+        }
+        stop.store(true, Ordering::SeqCst);
+        known
+    };
+    let (_, known) = tokio::join!(writing, backing_up);
+    for (target, before) in known {
+        let copy = open_file(&target).await;
+        let finished = check_consistent(&copy).await;
+        assert!(finished >= before, "{finished} of {before} that were acknowledged before it began");
+        close(&copy).await;
+    }
+    check_consistent(&store).await;
+    let left: Vec<_> = std::fs::read_dir(folder.path()).expect("lists").flatten().map(|e| e.file_name()).collect();
+    assert!(left.iter().all(|name| !name.to_string_lossy().contains("partial")), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_never_overwrites() {
+    let store = TestStore::sqlite().await;
+    store.register("m").await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let target = folder.path().join("backup.db");
+    std::fs::write(&target, "precious").expect("writes");
+    let refused = backup(&store.file(), &target).await.expect_err("is refused");
+    assert!(refused.message.contains("exists already"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&target).expect("reads"), "precious");
+    let nothing = backup(&folder.path().join("none.db"), &folder.path().join("x.db")).await.expect_err("is refused");
+    assert!(nothing.message.contains("there is no database"), "{nothing}");
+    assert!(!folder.path().join("x.db").exists() && !folder.path().join("none.db").exists());
+    // a part left by one that was cut short is in nobody's way
+    std::fs::write(folder.path().join("y.db.partial"), "half").expect("writes");
+    backup(&store.file(), &folder.path().join("y.db")).await.expect("backs up");
+    assert!(!folder.path().join("y.db.partial").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_brings_back_the_data_and_fences_the_past() {
+    let store = TestStore::sqlite().await;
+    let (file, folder) = (store.file(), tempfile::tempdir().expect("a folder"));
+    store.register("kept").await;
+    let old_session = store.session("a").await;
+    let id = store.execution("run_1").await;
+    let held = store.claim(&old_session, 1).await.remove(0);
+    let target = folder.path().join("backup.db");
+    backup(&file, &target).await.expect("backs up");
+    store.register("newer").await;
+    close(&store).await;
+
+    let kept = restore(&target, &file, &store.clock).await.expect("restores").expect("what was there is kept");
+    let before = open_file(&kept).await;
+    assert_eq!(before.read(machine::count).await, Ok(2), "with what was written last");
+    close(&before).await;
+
+    let restored = open(&store.options, &store.clock).await.expect("opens");
+    assert_eq!(restored.read(machine::count).await, Ok(1));
+    assert_eq!(restored.read(session::live).await, Ok(vec![]), "nobody from before is alive");
+    let row = id.clone();
+    let ready = restored.read(move |tx| execution::get(tx, &row)).await.expect("reads").expect("is there");
+    assert_eq!((ready.status, &ready.holder), (Status::Ready, &None));
+
+    // whatever the holder from before claims to be, it cannot write
+    let caller = crate::fixture::tester();
+    let refused = |session: domain::SessionId, e: execution::Execution| {
+        let restored = restored.clone();
+        let caller = caller.clone();
+        async move {
+            let write = move |tx: &mut store::Tx<'_>| execution::record(tx, &session, &mut e.clone(), &[]);
+            is_fenced(&restored.write(&caller, "x", write).await.expect_err("is refused"))
+        }
+    };
+    assert!(refused(old_session.clone(), held.clone()).await);
+    let new_session = domain::SessionId::from_text("ses_new");
+    let row = new_session.clone();
+    let lease = std::time::Duration::from_secs(10);
+    restored.write(&caller, "s", move |tx| session::open(tx, &row, "a", lease, lease)).await.expect("opens");
+    let row = new_session.clone();
+    let claimed = restored.write(&caller, "s", move |tx| execution::claim(tx, &row, 10)).await.expect("claims");
+    assert_eq!(claimed[0].fence.epoch, held.fence.epoch + 1);
+    assert!(claimed[0].fence > held.fence);
+    assert!(refused(old_session, held.clone()).await);
+    let disguised = execution::Execution { entries: claimed[0].entries, ..held };
+    assert!(refused(new_session, disguised).await, "an old fence with a new session");
+    close(&restored).await;
+}
+
+/// Every file of a database, as bytes.
+fn bytes(database: &Path) -> Vec<Option<Vec<u8>>> {
+    ["", "-wal", "-shm"].iter().map(|suffix| std::fs::read(with(database, suffix)).ok()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_good_backup_is_refused_and_changes_nothing() {
+    let store = TestStore::sqlite().await;
+    let (file, folder) = (store.file(), tempfile::tempdir().expect("a folder"));
+    for i in 0..200 {
+        store.register(&format!("m-{i}")).await;
+    }
+    let good = folder.path().join("good.db");
+    backup(&file, &good).await.expect("backs up");
+    close(&store).await;
+    let whole = std::fs::read(&good).expect("reads");
+    let write = |name: &str, bytes: &[u8]| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, bytes).expect("writes");
+        path
+    };
+    let mut damaged = whole.clone();
+    damaged[whole.len() / 2..whole.len() / 2 + 6000].fill(0x5a);
+    let newer = write("newer.db", &whole);
+    let sql = format!("INSERT INTO schema_migrations(version, applied_at) VALUES ({}, 0)", SCHEMA_VERSION + 1);
+    rusqlite::Connection::open(&newer).and_then(|db| db.execute(&sql, [])).expect("raises the version");
+    let foreign = folder.path().join("foreign.db");
+    rusqlite::Connection::open(&foreign).and_then(|db| db.execute_batch("CREATE TABLE x(y)")).expect("makes one");
+    let cases = [
+        (write("garbage.db", &[7u8; 20_000]), ""),
+        (write("empty.db", &[]), "not a backup of millwright"),
+        (write("cut.db", &whole[..whole.len() / 2]), ""),
+        (write("damaged.db", &damaged), ""),
+        (folder.path().join("missing.db"), "no such file"),
+        (foreign, "not a backup of millwright"),
+        (newer, "run a newer millwright"),
+    ];
+    let before = bytes(&file);
+    for (path, part) in cases {
+        let refused = restore(&path, &file, &store.clock).await.expect_err("is refused");
+        assert_eq!(refused.reason, Reason::StoreUnavailable, "{}", path.display());
+        assert!(refused.message.contains(part), "{}: {refused}", path.display());
+        assert!(bytes(&file) == before, "{}: the database was touched", path.display());
+    }
+    let left: Vec<_> =
+        std::fs::read_dir(file.parent().expect("a folder")).expect("lists").flatten().map(|e| e.file_name()).collect();
+    assert!(left.iter().all(|n| !n.to_string_lossy().contains("restore")), "{left:?}");
+    restore(&good, &file, &store.clock).await.expect("the good one is taken");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_left_without_its_database_is_not_mixed_into_the_restored_one() {
+    let store = TestStore::sqlite().await;
+    let (file, folder) = (store.file(), tempfile::tempdir().expect("a folder"));
+    store.register("kept").await;
+    let target = folder.path().join("backup.db");
+    backup(&file, &target).await.expect("backs up");
+    for i in 0..50 {
+        store.register(&format!("later-{i}")).await;
+    }
+    // the file was lost, or a restore was cut short after moving it: its log is still there
+    let wal = std::fs::read(with(&file, "-wal")).expect("reads");
+    close(&store).await;
+    std::fs::remove_file(&file).expect("removes");
+    std::fs::write(with(&file, "-wal"), wal).expect("writes");
+    restore(&target, &file, &store.clock).await.expect("restores");
+    let restored = open(&store.options, &store.clock).await.expect("opens");
+    assert_eq!(restored.read(machine::count).await, Ok(1));
+    check_consistent(&restored).await;
+    close(&restored).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_restores_in_one_second_keep_what_each_found() {
+    let store = TestStore::sqlite().await;
+    let (file, folder) = (store.file(), tempfile::tempdir().expect("a folder"));
+    let target = folder.path().join("backup.db");
+    backup(&file, &target).await.expect("backs up");
+    store.register("precious").await;
+    close(&store).await;
+    struct Still;
+    impl store::Ambient for Still {
+        fn now(&self) -> domain::Timestamp {
+            domain::Timestamp::from_micros(1_767_225_600_000_000)
+        }
+        fn uuid(&self) -> uuid::Uuid {
+            uuid::Uuid::nil()
+        }
+    }
+    let again = || {
+        let (target, file) = (target.clone(), file.clone());
+        tokio::task::spawn_blocking(move || store::restore(&target, &file, &Still))
+    };
+    let first = again().await.expect("no panic").expect("restores").expect("kept");
+    let second = again().await.expect("no panic").expect("restores").expect("kept");
+    assert_ne!(first, second);
+    let kept = open_file(&first).await;
+    assert_eq!(kept.read(machine::count).await, Ok(1), "the first is still what it was");
+    close(&kept).await;
+}

@@ -92,9 +92,6 @@ pub struct StageDecl {
     pub unwind: Unwind,
     /// Destroys data or takes a machine away: counts against the blast-radius cap of its rack.
     pub destructive: bool,
-    /// Doing it twice does no harm. What is not is only repeated after the last call of a lost
-    /// holder must have ended, and after a probe.
-    pub repeatable: bool,
 }
 
 /// Attempts at one undo before it is left to a person.
@@ -102,28 +99,21 @@ pub const UNDO_RETRIES: u32 = 2;
 
 impl StageDecl {
     pub fn of_step(step: &Step) -> Self {
-        let (unwind, destructive, repeatable) = match &step.kind {
-            StepKind::Netboot { .. } => (Unwind::Undo, false, true),
-            StepKind::Repave { .. } => (Unwind::PointOfNoReturn("the disk is overwritten"), true, false),
-            StepKind::Reboot { .. } => (Unwind::RollForward, false, false),
-            StepKind::Ssh { .. } => (Unwind::RollForward, false, false),
-            StepKind::Join { .. } => (Unwind::RollForward, false, false),
-            StepKind::Verify { .. } => (Unwind::RollForward, false, true),
-            StepKind::Net { .. } => (Unwind::RollForward, false, true),
-            StepKind::Rma { action: RmaAction::DrainCheck, .. } => (Unwind::RollForward, false, true),
-            StepKind::Rma { action: RmaAction::Shutdown, .. } => (Unwind::RollForward, true, true),
+        let (unwind, destructive) = match &step.kind {
+            StepKind::Netboot { .. } => (Unwind::Undo, false),
+            StepKind::Repave { .. } => (Unwind::PointOfNoReturn("the disk is overwritten"), true),
+            StepKind::Rma { action: RmaAction::Shutdown, .. } => (Unwind::RollForward, true),
             StepKind::Rma { action: RmaAction::Return, .. } => {
-                (Unwind::PointOfNoReturn("the vendor has been told"), true, false)
+                (Unwind::PointOfNoReturn("the vendor has been told"), true)
             }
+            StepKind::Rma { action: RmaAction::DrainCheck, .. }
+            | StepKind::Reboot { .. }
+            | StepKind::Ssh { .. }
+            | StepKind::Join { .. }
+            | StepKind::Verify { .. }
+            | StepKind::Net { .. } => (Unwind::RollForward, false),
         };
-        Self {
-            name: step.name.clone(),
-            timeout: step.timeout(),
-            max_retries: step.max_retries(),
-            unwind,
-            destructive,
-            repeatable,
-        }
+        Self { name: step.name.clone(), timeout: step.timeout(), max_retries: step.max_retries(), unwind, destructive }
     }
 }
 
@@ -253,14 +243,7 @@ mod tests {
     use std::collections::HashSet;
 
     fn stage(unwind: Unwind, max_retries: u32) -> StageDecl {
-        StageDecl {
-            name: "s".into(),
-            timeout: Duration::from_secs(1),
-            max_retries,
-            unwind,
-            destructive: false,
-            repeatable: true,
-        }
+        StageDecl { name: "s".into(), timeout: Duration::from_secs(1), max_retries, unwind, destructive: false }
     }
 
     fn outcomes() -> Vec<Outcome> {

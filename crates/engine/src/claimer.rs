@@ -35,7 +35,8 @@ pub(crate) async fn run(core: Arc<Core>, lease: Arc<Lease>, claiming: Cancellati
                     }
                     if full {
                         pause = Duration::ZERO;
-                    } else if let Some(next) = claimed.next {
+                    } else if let Some(next) = claimed.next.filter(|next| *next > core.store.ambient().now()) {
+                        // what is due and was not taken is somebody else's, or not for a session like ours
                         pause = pause.min(next.since(core.store.ambient().now()));
                     }
                 }

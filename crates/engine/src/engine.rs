@@ -201,7 +201,7 @@ async fn run(core: Arc<Core>, first: Lease) {
     loop {
         let mut claims = tokio::spawn(claimer::run(core.clone(), lease.clone(), core.draining.clone()));
         // a newer schema ends the claiming just as a hand-over does
-        let keep = lease.keep(&core.store, &core.options, &core.draining);
+        let keep = lease.keep(&core.store, &core.draining);
         tokio::select! {
             () = keep => {}
             () = handed_over(&core, &mut claims) => {

@@ -49,7 +49,7 @@ impl Lease {
     }
 
     /// Renews until the session is lost. `schema_moved` is told when a newer server has migrated.
-    pub async fn keep(&self, store: &Store, options: &EngineOptions, schema_moved: &CancellationToken) {
+    pub async fn keep(&self, store: &Store, schema_moved: &CancellationToken) {
         let mut rivals = Rivals::default();
         loop {
             tokio::select! {
@@ -76,7 +76,7 @@ impl Lease {
                 Err(e) => tracing::warn!(error = %e, "renewing the session lease"),
             }
             if store.is_shared()
-                && let Err(e) = rivals.watch(store, &self.id, options).await
+                && let Err(e) = rivals.watch(store, &self.id).await
             {
                 tracing::warn!(error = %e, "watching the other servers' sessions");
             }
@@ -91,14 +91,14 @@ struct Rivals {
 }
 
 impl Rivals {
-    async fn watch(&mut self, store: &Store, own: &SessionId, options: &EngineOptions) -> Result<(), Error> {
+    async fn watch(&mut self, store: &Store, own: &SessionId) -> Result<(), Error> {
         let live = store.read(session::live).await?;
         self.seen.retain(|id, _| live.iter().any(|s| s.id == *id));
         for rival in live.into_iter().filter(|s| s.id != *own) {
             if let Some(still_for) = self.standing_still(&rival)
                 && still_for >= rival.lease
             {
-                self.declare_dead(store, rival, still_for, options).await?;
+                self.declare_dead(store, rival, still_for).await?;
             }
         }
         Ok(())
@@ -113,18 +113,11 @@ impl Rivals {
         Some(entry.1.elapsed())
     }
 
-    async fn declare_dead(
-        &self,
-        store: &Store,
-        rival: LiveSession,
-        still_for: Duration,
-        options: &EngineOptions,
-    ) -> Result<(), Error> {
+    async fn declare_dead(&self, store: &Store, rival: LiveSession, still_for: Duration) -> Result<(), Error> {
         let because = format!("no renewal seen for {} s", still_for.as_secs());
-        let (session, longest_call) = (rival.clone(), options.call_timeout);
-        let dead = store
-            .write(&Caller::engine(), "sessions", move |tx| session::declare_dead(tx, &session, &because, longest_call))
-            .await?;
+        let session = rival.clone();
+        let dead =
+            store.write(&Caller::engine(), "sessions", move |tx| session::declare_dead(tx, &session, &because)).await?;
         if dead {
             tracing::warn!(session = %rival.id, "a server has stopped renewing its lease: its work is taken over");
         }

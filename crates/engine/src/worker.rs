@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::execution::{self, Entry, Execution, Status};
 use store::{Caller, is_fenced, switch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Why a worker lets go of an execution before it has ended.
@@ -91,6 +92,8 @@ struct Worker<'a> {
     facts: Facts,
     work: Arc<dyn Work>,
     cancel: CancellationToken,
+    /// Until then a lost holder's last call may still take effect.
+    settles: Instant,
 }
 
 /// What came of a stage, with what to say about it.
@@ -131,7 +134,10 @@ impl<'a> Worker<'a> {
             )),
         };
         match loaded {
-            Ok((work, facts)) => Ok(Self { core, lease, execution, facts, work, cancel }),
+            Ok((work, facts)) => {
+                let settles = Instant::now() + execution.settle;
+                Ok(Self { core, lease, execution, facts, work, cancel, settles })
+            }
             Err(e) if e.reason == Reason::StoreUnavailable || e.reason == Reason::ShuttingDown => Err(Stop::Trouble(e)),
             Err(e) => Err(set_aside(core, lease, execution, &e).await),
         }
@@ -181,7 +187,6 @@ impl<'a> Worker<'a> {
             max_retries: 0,
             unwind: domain::stage::Unwind::RollForward,
             destructive: false,
-            repeatable: false,
         })
     }
 
@@ -202,20 +207,30 @@ impl<'a> Worker<'a> {
     async fn attempt(&mut self, index: usize, attempt: u32) -> Step<Report> {
         loop {
             if self.cancel.is_cancelled() {
+                self.settle().await?;
                 self.abort(index, attempt).await?;
                 return Ok(Report::canceled());
             }
             self.check_alive()?;
             let cx = self.cx(index, attempt);
+            let looked = Instant::now();
             let Some(look) = self.interruptible(self.work.look(&cx)).await else { continue };
             let look = look.unwrap_or_else(|failure| Look::from(Seen::Failed(failure)));
             self.store_look(index, &look).await?;
             let (on, look_again) = match look.seen {
                 Seen::Done(message) => return Ok(Report::done(message)),
-                Seen::Failed(failure) => return Ok(Report::failed(failure)),
+                Seen::Failed(failure) => {
+                    self.settle().await?;
+                    return Ok(Report::failed(failure));
+                }
                 Seen::Waiting { on, look_again } => (on, look_again),
                 Seen::Clear if self.facts.acted => {
                     ("the effect of what was asked for and accepted".to_owned(), recheck(cx.elapsed))
+                }
+                // clear means nothing while a lost holder's call may still land: look again after that
+                Seen::Clear if looked <= self.settles => {
+                    self.settle().await?;
+                    continue;
                 }
                 Seen::Clear => match self.act(index, attempt).await? {
                     Some(failed) => return Ok(failed),
@@ -223,10 +238,38 @@ impl<'a> Worker<'a> {
                 },
             };
             if self.now() >= self.execution.deadline {
+                self.settle().await?;
                 return Ok(Report::failed(self.timed_out(index, &on)));
             }
             self.wait(on, look_again).await?;
         }
+    }
+
+    /// Waits out the last call of a lost holder. Nothing may be done, taken back or ended before.
+    async fn settle(&mut self) -> Step<()> {
+        if self.execution.settle.is_zero() {
+            return Ok(());
+        }
+        if self.core.draining.is_cancelled() {
+            // the next holder waits it out from the start, by its own clock
+            let on = "the last call of a lost holder to have ended".to_owned();
+            return self.sleep_durably(on, Duration::ZERO).await;
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(self.settles + Duration::from_millis(1)) => {}
+            () = self.core.draining.cancelled() => return Box::pin(self.settle()).await,
+        }
+        self.execution.settle = Duration::ZERO;
+        self.check_alive()
+    }
+
+    /// A call may begin only while the lease is sure to outlast it.
+    async fn authority(&self) -> Step<()> {
+        while self.lease.remaining() <= self.core.options.call_timeout {
+            self.check_alive()?;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        self.check_alive()
     }
 
     fn timed_out(&self, index: usize, on: &str) -> Failure {
@@ -241,23 +284,13 @@ impl<'a> Worker<'a> {
     /// Carries out the act, once it is safe and allowed. `None`: look again.
     async fn act(&mut self, index: usize, attempt: u32) -> Step<Option<Report>> {
         let stage = self.stage(index);
-        let now = self.now();
-        if now < self.execution.act_after {
-            let on = "the last call of the lost holder to have ended, before this is done again".to_owned();
-            self.wait(on, self.execution.act_after.since(now)).await?;
-            return Ok(None);
-        }
-        if now >= self.execution.deadline {
+        if self.now() >= self.execution.deadline {
             return Ok(Some(Report::failed(self.timed_out(index, "the chance to act"))));
         }
         if stage.destructive && !self.facts.counted {
             self.count_destructive(&stage).await?;
         }
-        if self.lease.remaining() <= self.core.options.call_timeout {
-            // the lease might run out under the call
-            self.wait("the session lease to be renewed".to_owned(), Duration::from_millis(200)).await?;
-            return Ok(None);
-        }
+        self.authority().await?;
         let cx = self.cx(index, attempt);
         // not interrupted by a cancel: what is sent cannot be unsent, and its answer is worth having
         let acted = self.bounded(self.work.act(&cx)).await;
@@ -305,6 +338,7 @@ impl<'a> Worker<'a> {
 
     /// Stops what is under way, as far as possible; what could not be stopped is written down.
     async fn abort(&mut self, index: usize, attempt: u32) -> Step<()> {
+        self.authority().await?;
         let cx = self.cx(index, attempt);
         let aborted = self.bounded(self.work.abort(&cx)).await;
         self.check_alive()?;
@@ -319,7 +353,8 @@ impl<'a> Worker<'a> {
     }
 
     async fn undo(&mut self, index: usize, attempt: u32) -> Step<Report> {
-        self.check_alive()?;
+        self.settle().await?;
+        self.authority().await?;
         let cx = self.cx(index, attempt);
         let undone = self.bounded(self.work.undo(&cx)).await;
         self.check_alive()?;
@@ -478,8 +513,6 @@ impl<'a> Worker<'a> {
             Position::Undo { .. } => format!("undo {}", stage.name),
             Position::Start | Position::Stage { .. } => stage.name.clone(),
         };
-        e.repeatable = stage.repeatable || matches!(position, Position::Undo { .. });
-        e.act_after = Timestamp::default();
         e.waiting_for.clear();
         facts.acted = false;
         facts.counted = false;

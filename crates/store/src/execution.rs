@@ -100,10 +100,9 @@ pub struct Execution {
     pub position: Position,
     /// The stage at that position, for people.
     pub stage: String,
-    /// Whether the stage in hand may be done twice.
-    pub repeatable: bool,
-    /// Not to act before: a lost holder's last call may still be in the air.
-    pub act_after: Timestamp,
+    /// A lost holder's last call may still be in the air: whoever claims this waits so long, by its own
+    /// clock, before it acts.
+    pub settle: Duration,
     /// What the stage has stored for its next look, as JSON.
     pub facts: String,
     /// The last failure, as JSON; empty if none.
@@ -135,7 +134,7 @@ pub const FILTER: Schema = Schema {
 
 macro_rules! execution_columns {
     () => {
-        "execution_id, workflow, workflow_version, subject, machine_id, status, position, stage, repeatable, act_after, facts, failure, waiting_for, wake_at, deadline, holder, epoch, fence, cancel_by, cancel_reason, entries, created_at, updated_at"
+        "execution_id, workflow, workflow_version, subject, machine_id, status, position, stage, settle_ms, facts, failure, waiting_for, wake_at, deadline, holder, epoch, fence, cancel_by, cancel_reason, entries, created_at, updated_at"
     };
 }
 
@@ -156,13 +155,13 @@ crate::statements! {
     GET = concat!("SELECT ", execution_columns!(), " FROM executions WHERE execution_id = $1");
     BY_SUBJECT = concat!("SELECT ", execution_columns!(), " FROM executions WHERE subject = $1 ORDER BY execution_id DESC LIMIT 1");
     LIST = concat!("SELECT ", execution_columns!(), " FROM executions WHERE execution_id < $1");
-    INSERT = "INSERT INTO executions(execution_id, workflow, workflow_version, subject, machine_id, status, position, stage, attempt, repeatable, act_after, facts, failure, waiting_for, wake_at, deadline, holder, epoch, fence, cancel_by, cancel_reason, entries, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, 'ready', $6, '', 0, 1, 0, '{}', '', $7, $8, $9, NULL, $10, 0, '', '', 1, $8, $8)";
+    INSERT = "INSERT INTO executions(execution_id, workflow, workflow_version, subject, machine_id, status, position, stage, attempt, settle_ms, facts, failure, waiting_for, wake_at, deadline, holder, epoch, fence, cancel_by, cancel_reason, entries, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, 'ready', $6, '', 0, 0, '{}', '', $7, $8, $9, NULL, $10, 0, '', '', 1, $8, $8)";
     JOURNAL_INSERT = "INSERT INTO journal(execution_id, number, at, fence, entry, detail) VALUES ($1, $2, $3, $4, $5, $6)";
     JOURNAL = "SELECT number, at, fence, entry, detail FROM journal WHERE execution_id = $1 ORDER BY number LIMIT $2";
-    RECORD = "UPDATE executions SET status = $5, position = $6, stage = $7, attempt = $8, repeatable = $9, act_after = $10, facts = $11, failure = $12, waiting_for = $13, wake_at = CASE WHEN cancel_by <> '' AND $20 = 0 THEN CAST($18 AS BIGINT) ELSE CAST($14 AS BIGINT) END, deadline = $15, holder = $16, entries = $17, updated_at = $18 WHERE execution_id = $1 AND epoch = $2 AND fence = $3 AND holder = $4 AND status = 'running' AND entries = $19 AND EXISTS (SELECT 1 FROM sessions s WHERE s.session_id = $4 AND s.state = 'live')";
+    RECORD = "UPDATE executions SET status = $5, position = $6, stage = $7, attempt = $8, settle_ms = $9, facts = $10, failure = $11, waiting_for = $12, wake_at = CASE WHEN cancel_by <> '' AND $19 = 0 THEN CAST($17 AS BIGINT) ELSE CAST($13 AS BIGINT) END, deadline = $14, holder = $15, entries = $16, updated_at = $17 WHERE execution_id = $1 AND epoch = $2 AND fence = $3 AND holder = $4 AND status = 'running' AND entries = $18 AND EXISTS (SELECT 1 FROM sessions s WHERE s.session_id = $4 AND s.state = 'live')";
     NEXT_WAKE = "SELECT wake_at FROM executions WHERE status IN ('ready', 'waiting') ORDER BY wake_at LIMIT 1";
     REQUEST_CANCEL = "UPDATE executions SET cancel_by = $2, cancel_reason = $3, wake_at = CASE WHEN status = 'running' THEN wake_at ELSE $4 END, updated_at = $4 WHERE execution_id = $1 AND cancel_by = '' AND status IN ('ready', 'running', 'waiting')";
-    CANCELS_OF_HOLDER = "SELECT execution_id FROM executions WHERE holder = $1 AND status = 'running' AND cancel_by <> ''";
+    CANCELS_OF_HOLDER = "SELECT execution_id FROM executions WHERE holder = $1 AND status = 'running' AND cancel_by <> '' ORDER BY execution_id";
     END_FROM_OUTSIDE = "UPDATE executions SET status = $2, fence = fence + 1, holder = NULL, waiting_for = '', entries = entries + 1, updated_at = $3 WHERE execution_id = $1 AND status IN ('ready', 'running', 'waiting') RETURNING entries, fence";
     EPOCH = "SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'epoch'";
     ACT_COUNT = "SELECT COUNT(*), COALESCE(MIN(at), 0) FROM destructive_acts WHERE rack = $1 AND at > $2";
@@ -184,20 +183,15 @@ macro_rules! alive {
 const ALIVE: Pair = Pair { sqlite: alive!(), postgres: concat!(alive!(), " FOR SHARE") };
 
 /// One at a time counts the acts of a rack. SQLite has one writer.
-const ACT_LOCK: Pair =
-    Pair { sqlite: "SELECT $1", postgres: "SELECT pg_advisory_xact_lock(7701, hashtext($1))::text" };
+const ACT_LOCK: Pair = Pair { sqlite: "SELECT $1", postgres: "SELECT pg_advisory_xact_lock(7701, hashtext($1))::text" };
 
 const GET_FOR_UPDATE: Pair = Pair {
     sqlite: GET,
     postgres: concat!("SELECT ", execution_columns!(), " FROM executions WHERE execution_id = $1 FOR UPDATE"),
 };
 
-pub(crate) const PAIRS: &[(&str, Pair)] = &[
-    ("CLAIM", CLAIM),
-    ("ALIVE", ALIVE),
-    ("ACT_LOCK", ACT_LOCK),
-    ("GET_FOR_UPDATE", GET_FOR_UPDATE),
-];
+pub(crate) const PAIRS: &[(&str, Pair)] =
+    &[("CLAIM", CLAIM), ("ALIVE", ALIVE), ("ACT_LOCK", ACT_LOCK), ("GET_FOR_UPDATE", GET_FOR_UPDATE)];
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -238,7 +232,7 @@ pub const fn attempt_of(position: Position) -> u32 {
 
 fn read(row: &Row) -> Result<Execution, DbError> {
     let status = row.text(5)?;
-    let cancel_by = row.string(18)?;
+    let cancel_by = row.string(17)?;
     Ok(Execution {
         id: ExecutionId::from_text(row.string(0)?),
         workflow: row.string(1)?,
@@ -251,23 +245,22 @@ fn read(row: &Row) -> Result<Execution, DbError> {
             .ok_or_else(|| DbError::Defect(format!("execution status {status:?} is unknown")))?,
         position: position_from_json(row.text(6)?)?,
         stage: row.string(7)?,
-        repeatable: row.int(8)? == 1,
-        act_after: row.time(9)?,
-        facts: row.string(10)?,
-        failure: row.string(11)?,
-        waiting_for: row.string(12)?,
-        wake_at: row.time(13)?,
-        deadline: row.time(14)?,
-        holder: row.maybe(15, Row::string)?.map(SessionId::from_text),
-        fence: Fence { epoch: row.uint(16)?, counter: row.uint(17)? },
+        settle: Duration::from_millis(row.uint(8)?),
+        facts: row.string(9)?,
+        failure: row.string(10)?,
+        waiting_for: row.string(11)?,
+        wake_at: row.time(12)?,
+        deadline: row.time(13)?,
+        holder: row.maybe(14, Row::string)?.map(SessionId::from_text),
+        fence: Fence { epoch: row.uint(15)?, counter: row.uint(16)? },
         cancel: if cancel_by.is_empty() {
             None
         } else {
-            Some(CancelRequest { by: cancel_by, reason: row.string(19)? })
+            Some(CancelRequest { by: cancel_by, reason: row.string(18)? })
         },
-        entries: row.uint(20)?,
-        created_at: row.time(21)?,
-        updated_at: row.time(22)?,
+        entries: row.uint(19)?,
+        created_at: row.time(20)?,
+        updated_at: row.time(21)?,
     })
 }
 
@@ -380,8 +373,7 @@ pub fn record(tx: &mut Tx<'_>, session: &SessionId, execution: &mut Execution, e
             position_to_json(execution.position),
             &execution.stage,
             attempt_of(execution.position),
-            execution.repeatable,
-            execution.act_after,
+            u64::try_from(execution.settle.as_millis()).unwrap_or(u64::MAX),
             &execution.facts,
             &execution.failure,
             &execution.waiting_for,

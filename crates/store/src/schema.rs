@@ -53,12 +53,12 @@ const MIGRATIONS: &[&[&str]] = &[&[
         stream TEXT NOT NULL, data {bytes} NOT NULL, PRIMARY KEY (run_id, sequence))",
     "CREATE TABLE sessions(
         session_id {key} PRIMARY KEY, instance_id {key} NOT NULL, started_at BIGINT NOT NULL, renewals BIGINT NOT NULL,
-        lease_ms BIGINT NOT NULL, state TEXT NOT NULL, ended_because TEXT NOT NULL)",
+        lease_ms BIGINT NOT NULL, call_ms BIGINT NOT NULL, state TEXT NOT NULL, ended_because TEXT NOT NULL)",
     "CREATE INDEX live_sessions ON sessions(state) WHERE state = 'live'",
     "CREATE TABLE executions(
         execution_id {key} PRIMARY KEY, workflow TEXT NOT NULL, workflow_version BIGINT NOT NULL, subject {key} NOT NULL,
         machine_id {key} NOT NULL, status {key} NOT NULL, position TEXT NOT NULL, stage TEXT NOT NULL, attempt BIGINT NOT NULL,
-        repeatable BIGINT NOT NULL, act_after BIGINT NOT NULL, facts TEXT NOT NULL, failure TEXT NOT NULL, waiting_for TEXT NOT NULL, wake_at BIGINT NOT NULL,
+        settle_ms BIGINT NOT NULL, facts TEXT NOT NULL, failure TEXT NOT NULL, waiting_for TEXT NOT NULL, wake_at BIGINT NOT NULL,
         deadline BIGINT NOT NULL, holder {key}, epoch BIGINT NOT NULL, fence BIGINT NOT NULL, cancel_by TEXT NOT NULL,
         cancel_reason TEXT NOT NULL, entries BIGINT NOT NULL, created_at BIGINT NOT NULL, updated_at BIGINT NOT NULL)",
     "CREATE INDEX executions_due ON executions(wake_at, execution_id) WHERE status IN ('ready', 'waiting')",
@@ -107,7 +107,8 @@ fn migrate_in_transaction(
     let dialect = connection.dialect();
     if dialect == Dialect::Postgres {
         // a migration may take its time, and so may waiting for another process's
-        connection.rows("SELECT set_config('lock_timeout', '0', true), set_config('statement_timeout', '0', true)", &[])?;
+        connection
+            .rows("SELECT set_config('lock_timeout', '0', true), set_config('statement_timeout', '0', true)", &[])?;
         // one at a time, also before there is any table to lock; the number is ours alone
         connection.rows("SELECT pg_advisory_xact_lock(7700)::text", &[])?;
     }

@@ -10,14 +10,14 @@ use domain::SessionId;
 use std::time::Duration;
 
 crate::statements! {
-    INSERT = "INSERT INTO sessions(session_id, instance_id, started_at, renewals, lease_ms, state, ended_because) VALUES ($1, $2, $3, 0, $4, 'live', '')";
+    INSERT = "INSERT INTO sessions(session_id, instance_id, started_at, renewals, lease_ms, call_ms, state, ended_because) VALUES ($1, $2, $3, 0, $4, $5, 'live', '')";
     RENEW = "UPDATE sessions SET renewals = renewals + 1 WHERE session_id = $1 AND state = 'live'";
-    LIVE = "SELECT session_id, instance_id, renewals, lease_ms FROM sessions WHERE state = 'live'";
+    LIVE = "SELECT session_id, instance_id, renewals, lease_ms, call_ms FROM sessions WHERE state = 'live' ORDER BY session_id";
     END = "UPDATE sessions SET state = $3, ended_because = $4 WHERE session_id = $1 AND renewals = $2 AND state = 'live'";
     RELEASE = "UPDATE sessions SET state = 'released', ended_because = 'handed over' WHERE session_id = $1 AND state = 'live'";
     FORGET_OLD = "DELETE FROM sessions WHERE state <> 'live' AND started_at < $1";
     JOURNAL_LOSS = "INSERT INTO journal(execution_id, number, at, fence, entry, detail) SELECT execution_id, entries + 1, $2, CAST(epoch AS TEXT) || '.' || CAST(fence AS TEXT), 'holder_lost', $3 FROM executions WHERE holder = $1 AND status = 'running'";
-    ORPHANS = "UPDATE executions SET status = 'ready', holder = NULL, wake_at = $2, entries = entries + 1, act_after = CASE WHEN repeatable = 1 THEN act_after ELSE $3 END, updated_at = $2 WHERE holder = $1 AND status = 'running'";
+    ORPHANS = "UPDATE executions SET status = 'ready', holder = NULL, wake_at = $2, entries = entries + 1, settle_ms = CASE WHEN stage = '' THEN 0 ELSE CAST($3 AS BIGINT) END, deadline = deadline + CAST($3 AS BIGINT) * 1000, updated_at = $2 WHERE holder = $1 AND status = 'running'";
     HAND_OVER = "UPDATE executions SET status = 'ready', holder = NULL, wake_at = $2, updated_at = $2 WHERE holder = $1 AND status = 'running'";
 }
 
@@ -39,6 +39,8 @@ pub struct LiveSession {
     pub instance_id: String,
     pub renewals: u64,
     pub lease: Duration,
+    /// No call of it lasts longer.
+    pub longest_call: Duration,
 }
 
 /// What a renewal found.
@@ -61,12 +63,12 @@ pub fn open(
 ) -> TxResult<()> {
     for session in live(tx)? {
         if session.instance_id == instance_id {
-            declare_dead(tx, &session, "the process was started again", longest_call)?;
+            declare_dead(tx, &session, "the process was started again")?;
         }
     }
     let now = tx.now();
-    let lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
-    tx.exec(INSERT, params![id.as_str(), instance_id, now, lease_ms])?;
+    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    tx.exec(INSERT, params![id.as_str(), instance_id, now, millis(lease), millis(longest_call)])?;
     // keep the table small; a month of ended sessions is plenty to look back on
     tx.exec(FORGET_OLD, params![now.minus(Duration::from_secs(30 * 86_400))])?;
     Ok(())
@@ -87,29 +89,30 @@ pub fn live(tx: &mut Tx<'_>) -> TxResult<Vec<LiveSession>> {
             instance_id: row.string(1)?,
             renewals: row.uint(2)?,
             lease: Duration::from_millis(row.uint(3)?),
+            longest_call: Duration::from_millis(row.uint(4)?),
         })
     };
     Ok(tx.rows(LIVE, &[])?.iter().map(read).collect::<Result<_, _>>()?)
 }
 
 /// Ends a session whose counter stood still, unless it moved after all. Its executions can be claimed at
-/// once; what must not be done twice may be *acted* on only after its last call must have ended.
-/// Answers whether the session was ended.
-pub fn declare_dead(tx: &mut Tx<'_>, session: &LiveSession, because: &str, longest_call: Duration) -> TxResult<bool> {
+/// once, but *acted* on only when its last call must have ended: the claimant waits that out by its own
+/// clock. Answers whether the session was ended.
+pub fn declare_dead(tx: &mut Tx<'_>, session: &LiveSession, because: &str) -> TxResult<bool> {
     if tx.exec(END, params![session.id.as_str(), session.renewals, "dead", because])? != 1 {
         return Ok(false);
     }
     let now = tx.now();
-    let act_after = now.plus(longest_call);
+    let settle_ms = u64::try_from(session.longest_call.as_millis()).unwrap_or(u64::MAX);
     let detail = serde_json::json!({
         "session": session.id.as_str(),
         "because": because,
-        "a_call_of_it_may_still_take_effect_until": act_after.to_string(),
+        "a_call_of_it_may_still_take_effect_for_ms": settle_ms,
     });
     // the journal and the row must speak of the same executions
     tx.pair(HELD, params![session.id.as_str()])?;
     tx.exec(JOURNAL_LOSS, params![session.id.as_str(), now, detail.to_string()])?;
-    tx.exec(ORPHANS, params![session.id.as_str(), now, act_after])?;
+    tx.exec(ORPHANS, params![session.id.as_str(), now, settle_ms])?;
     tx.signal(Signal::WorkReady);
     Ok(true)
 }

@@ -164,7 +164,7 @@ async fn a_lost_lease_stops_the_old_session_and_a_new_one_goes_on() {
         .store
         .write(&Caller::engine(), "sessions", |tx| {
             for session in session::live(tx)? {
-                assert!(session::declare_dead(tx, &session, "a test", Duration::from_secs(1))?);
+                assert!(session::declare_dead(tx, &session, "a test")?);
             }
             Ok(())
         })

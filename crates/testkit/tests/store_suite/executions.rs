@@ -118,8 +118,7 @@ on_every_store!(a_record_writes_the_row_and_the_journal, |store| async move {
     for position in positions {
         e.position = position;
         e.stage = "flash".into();
-        e.repeatable = false;
-        e.act_after = Timestamp::from_micros(17);
+        e.settle = Duration::from_millis(17);
         e.facts = "{\"a\":[1,\"ü\"]}".into();
         e.failure = "{}".into();
         e.deadline = store.clock.now().plus(Duration::from_secs(5));

@@ -72,6 +72,10 @@ pub(crate) use on_threaded_stores;
 /// A bound on every wait, far above what any of them takes.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+pub const LEASE: Duration = Duration::from_secs(10);
+/// Longer than any one number of 32 bits has microseconds.
+pub const LONGEST_CALL: Duration = Duration::from_secs(3600);
+
 pub struct TestStore {
     pub store: Store,
     pub clock: Arc<VirtualAmbient>,
@@ -202,8 +206,8 @@ impl TestStore {
     pub async fn session(&self, instance: &str) -> SessionId {
         let id = SessionId::generate(self.clock.uuid());
         let (row, instance) = (id.clone(), instance.to_owned());
-        let lease = Duration::from_secs(10);
-        self.put("sessions", move |tx| store::session::open(tx, &row, &instance, lease, lease)).await.expect("opens");
+        let open = move |tx: &mut Tx<'_>| store::session::open(tx, &row, &instance, LEASE, LONGEST_CALL);
+        self.put("sessions", open).await.expect("opens");
         id
     }
 

@@ -282,7 +282,7 @@ async fn while_declared_dead<T: Send + 'static>(
     let judging = async {
         begun.recv().await.expect("begins");
         let dead = seen(&rival, &session).await;
-        let judge = move |tx: &mut Tx<'_>| session::declare_dead(tx, &dead, "silent", Duration::ZERO);
+        let judge = move |tx: &mut Tx<'_>| session::declare_dead(tx, &dead, "silent");
         let answer = rival.put("sessions", judge).await;
         // the other may have gone on already
         let _ = done.send(());

@@ -1,14 +1,12 @@
 //! Session leases: who is alive, who is declared dead, and what becomes of what they held.
 
-use crate::fixture::{TestStore, on_every_store, on_threaded_stores, open};
+use crate::fixture::{LEASE, LONGEST_CALL, TestStore, on_every_store, on_threaded_stores, open};
 use domain::SessionId;
-use domain::{ExecutionId, Reason, Timestamp};
+use domain::{ExecutionId, Reason};
 use std::time::Duration;
 use store::execution::{self, Execution, Status};
 use store::session::{self, LiveSession, Renewal};
-use store::{Ambient as _, Options, SCHEMA_VERSION, is_fenced};
-
-const LONGEST_CALL: Duration = Duration::from_secs(30);
+use store::{Options, SCHEMA_VERSION, is_fenced};
 
 async fn live(store: &TestStore) -> Vec<LiveSession> {
     let mut live = store.read(session::live).await.expect("reads");
@@ -24,7 +22,7 @@ async fn renew(store: &TestStore, id: &SessionId) -> Renewal {
 async fn declare_dead(store: &TestStore, seen: &LiveSession) -> bool {
     let seen = seen.clone();
     store
-        .put("sessions", move |tx| session::declare_dead(tx, &seen, "no renewal seen", LONGEST_CALL))
+        .put("sessions", move |tx| session::declare_dead(tx, &seen, "no renewal seen"))
         .await
         .expect("declares")
 }
@@ -45,16 +43,16 @@ on_every_store!(a_session_lives_and_renews, |store| async move {
         seen.iter().map(|s| (&s.id, s.instance_id.as_str(), s.renewals)).collect::<Vec<_>>(),
         [(&a, "a", 2), (&b, "b", 0)]
     );
-    assert!(seen.iter().all(|s| s.lease == Duration::from_secs(10)));
+    assert!(seen.iter().all(|s| s.lease == LEASE && s.longest_call == LONGEST_CALL));
     assert_eq!(renew(&store, &SessionId::from_text("ses_none")).await, Renewal::Lost);
 });
 
-/// Two executions held by the session: one may be done twice, the other not.
+/// Two executions held by the session: one has not begun, the other is at a stage.
 async fn two_held(store: &TestStore, session: &SessionId) -> [Execution; 2] {
     store.execution("run_1").await;
     store.execution("run_2").await;
     let mut held = store.claim(session, 2).await;
-    held[1].repeatable = false;
+    held[1].stage = "flash".into();
     let (s, e) = (session.clone(), held[1].clone());
     held[1] = store
         .put("x", move |tx| {
@@ -85,19 +83,15 @@ on_every_store!(a_dead_sessions_work_is_taken_over, |store| async move {
     let held = two_held(&store, &a).await;
     let seen = live(&store).await.remove(0);
     assert_eq!(seen.id, a);
-    let before = store.clock.now();
     assert!(declare_dead(&store, &seen).await);
     assert!(!declare_dead(&store, &seen).await, "once");
     assert_eq!(live(&store).await.iter().map(|s| &s.id).collect::<Vec<_>>(), [&b]);
     assert_eq!(renew(&store, &a).await, Renewal::Lost);
-    for (e, repeatable) in held.iter().zip([true, false]) {
+    for (e, settle) in held.iter().zip([Duration::ZERO, LONGEST_CALL]) {
         let orphan = store.get_execution(&e.id).await;
         assert_eq!((orphan.status, &orphan.holder, orphan.entries), (Status::Ready, &None, 2));
-        if repeatable {
-            assert_eq!(orphan.act_after, Timestamp::from_micros(0), "may be acted on at once");
-        } else {
-            assert!(orphan.act_after >= before.plus(LONGEST_CALL), "its last call may still be in the air");
-        }
+        assert_eq!(orphan.settle, settle, "the last call of one that has begun may still be in the air");
+        assert_eq!(orphan.deadline, e.deadline.plus(LONGEST_CALL), "waiting for that costs it nothing");
         assert_eq!(journal(&store, &e.id).await, ["requested", "holder_lost"]);
         // the dead one is not told, but cannot write
         let (session, mut mine) = (a.clone(), e.clone());
@@ -149,7 +143,8 @@ on_every_store!(handing_over_leaves_no_doubt_behind, |store| async move {
     let taken = store.claim(&b, 10).await;
     assert_eq!(taken.len(), 2);
     for (e, before) in taken.iter().zip(&held) {
-        assert_eq!((e.act_after, e.entries), (before.act_after, before.entries), "no call is in the air");
+        assert_eq!((e.settle, e.deadline), (Duration::ZERO, before.deadline), "no call is in the air");
+        assert_eq!(e.entries, before.entries);
         assert_eq!(journal(&store, &e.id).await, ["requested"]);
     }
     assert_eq!(store.claim(&a, 10).await, []);

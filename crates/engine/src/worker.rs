@@ -228,7 +228,7 @@ impl<'a> Worker<'a> {
                     ("the effect of what was asked for and accepted".to_owned(), recheck(cx.elapsed))
                 }
                 // clear means nothing while a lost holder's call may still land: look again after that
-                Seen::Clear if looked <= self.settles => {
+                Seen::Clear if !self.execution.settle.is_zero() && looked <= self.settles => {
                     self.settle().await?;
                     continue;
                 }

@@ -190,6 +190,8 @@ pub(crate) trait Connection: Send {
     /// Numbers and writes the log rows, then commits: sequence order is commit order.
     fn commit(&mut self, log: &[NewLogRow]) -> Result<(), DbError>;
     fn rollback(&mut self);
+    /// Lets a rival go first after a collision: waits for a random while, longer each time.
+    fn give_way(&mut self, collisions: u32);
     /// Refuses to write while this is on, where one connection serves readers and writers.
     fn only_read(&mut self, on: bool);
     /// Checks that the statement is valid, without running it.

@@ -4,6 +4,7 @@
 use crate::db::{Connection, Dialect, NewLogRow, Row, Val};
 use crate::error::DbError;
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Client, Config, NoTls, Statement};
@@ -23,6 +24,7 @@ pub(crate) struct Postgres {
 /// Below the session lease, so that a stuck database cannot outlast it.
 const STATEMENT_TIMEOUT_MS: u32 = 5_000;
 const LOCK_TIMEOUT_MS: u32 = 200;
+const GIVE_WAY_MS: u64 = 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const STATEMENTS_CACHED: usize = 512;
 
@@ -320,6 +322,13 @@ impl Connection for Postgres {
             // an unknown state of the connection is not worth guessing at
             self.forget();
         }
+    }
+
+    /// Two that hold what the other wants give up at the same time, and would meet again and again.
+    fn give_way(&mut self, collisions: u32) {
+        let most = GIVE_WAY_MS << collisions.min(4);
+        let random = RandomState::new().hash_one(collisions);
+        self.runtime.block_on(async { tokio::time::sleep(Duration::from_millis(random % most)).await });
     }
 
     /// Readers have connections of their own, which the server keeps from writing.

@@ -185,6 +185,9 @@ impl Connection for Sqlite {
         }
     }
 
+    /// There is one writer, and SQLite itself waits for a lock.
+    fn give_way(&mut self, _: u32) {}
+
     fn only_read(&mut self, on: bool) {
         self.only_read = on;
     }

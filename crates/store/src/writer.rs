@@ -84,6 +84,7 @@ pub(crate) fn run_batch(
     match attempt(connection, ambient, signals, &mut batch) {
         Ok(()) => {}
         Err(e) if e.retry_batch() => {
+            connection.give_way(0);
             for job in batch {
                 run_alone(connection, ambient, signals, job);
             }
@@ -103,7 +104,7 @@ fn run_alone(connection: &mut dyn Connection, ambient: &dyn Ambient, signals: &S
     for tries_left in (0..RETRIES_MAX).rev() {
         match attempt(connection, ambient, signals, &mut alone) {
             Ok(()) => break,
-            Err(e) if e.retry_batch() && tries_left > 0 => {}
+            Err(e) if e.retry_batch() && tries_left > 0 => connection.give_way(RETRIES_MAX - tries_left),
             Err(e) => {
                 let error = e.into_error();
                 alone.iter_mut().for_each(|job| job.refuse(error.clone()));

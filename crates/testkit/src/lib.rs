@@ -2,5 +2,7 @@
 
 pub mod ambient;
 pub mod fleet;
+pub mod golden;
+pub mod lifecycles;
 pub mod postgres;
 pub mod server;

@@ -127,7 +127,8 @@ fn steps() -> Vec<Step> {
 
 fn change(kind: u8) -> RunChange {
     let step = || STEPS[usize::from(kind / 8) % 2].to_owned();
-    let error = || Some(RunError { code: "X".into(), class: "transient".into(), message: "ü".into(), retryable: true });
+    let error =
+        || Some(RunError { code: "X".into(), class: "transient".into(), message: "ü".into(), retryable: true });
     match kind % 8 {
         0 | 1 => RunChange::Started,
         2 => RunChange::StepStarted { step: step() },
@@ -409,7 +410,8 @@ impl World {
         let (runs, executions) = (self.runs.clone(), self.executions.clone());
         let sessions = self.sessions.clone();
         let read = move |tx: &mut Tx<'_>| {
-            let mut all = vec![format!("{:?}", (store::log_range(tx)?, execution::next_wake(tx)?, switch::frozen(tx)?))];
+            let mut all =
+                vec![format!("{:?}", (store::log_range(tx)?, execution::next_wake(tx)?, switch::frozen(tx)?))];
             let mut add = |items: Vec<String>| all.extend(items);
             add(each(machine::list(tx, &Filter::Everything, "", 1000)?));
             for label in ["labels.k0=v2", "NOT labels:k1", "active_run_id!=x"] {

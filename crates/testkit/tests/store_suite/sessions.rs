@@ -21,10 +21,7 @@ async fn renew(store: &TestStore, id: &SessionId) -> Renewal {
 
 async fn declare_dead(store: &TestStore, seen: &LiveSession) -> bool {
     let seen = seen.clone();
-    store
-        .put("sessions", move |tx| session::declare_dead(tx, &seen, "no renewal seen"))
-        .await
-        .expect("declares")
+    store.put("sessions", move |tx| session::declare_dead(tx, &seen, "no renewal seen")).await.expect("declares")
 }
 
 async fn journal(store: &TestStore, id: &ExecutionId) -> Vec<String> {

@@ -1,0 +1,178 @@
+//! One attempt at a stage: look, act when it is clear, safe and allowed, and look again.
+
+use super::{Report, Step, Worker, call, stop_of};
+use crate::options::SHORT_WAIT;
+use crate::workflow::{Acted, Failure, Look, Seen};
+use domain::stage::{FailureClass, StageDecl};
+use std::time::Duration;
+use store::Caller;
+use store::execution::{self, Entry};
+use tokio::time::Instant;
+
+impl Worker<'_> {
+    /// Looks, acts if clear, and looks until it is done, failed, out of time or canceled.
+    pub(super) async fn attempt(&mut self, index: usize, attempt: u32) -> Step<Report> {
+        loop {
+            if self.cancel.is_cancelled() {
+                self.settle().await?;
+                self.abort(index, attempt).await?;
+                return Ok(Report::canceled());
+            }
+            self.check_alive()?;
+            let cx = self.cx(index, attempt);
+            let looked = Instant::now();
+            let Some(look) = self.interruptible(self.work.look(&cx)).await else { continue };
+            let look = look.unwrap_or_else(|failure| Look::from(Seen::Failed(failure)));
+            self.store_look(index, &look).await?;
+            let (on, look_again) = match look.seen {
+                Seen::Done(message) => return Ok(Report::done(message)),
+                Seen::Failed(failure) => {
+                    self.settle().await?;
+                    return Ok(Report::failed(failure));
+                }
+                Seen::Waiting { on, look_again } => (on, look_again),
+                Seen::Clear if self.facts.acted => {
+                    ("the effect of what was asked for and accepted".to_owned(), recheck(cx.elapsed))
+                }
+                // clear means nothing while a lost holder's call may still land: look again after that
+                Seen::Clear if !self.execution.settle.is_zero() && looked <= self.settles => {
+                    self.settle().await?;
+                    continue;
+                }
+                Seen::Clear => match self.act(index, attempt).await? {
+                    Some(failed) => return Ok(failed),
+                    None => continue,
+                },
+            };
+            if self.now() >= self.execution.deadline {
+                self.settle().await?;
+                return Ok(Report::failed(self.timed_out(index, &on)));
+            }
+            self.wait(on, look_again).await?;
+        }
+    }
+
+    /// Waits out the last call of a lost holder. Nothing may be done, taken back or ended before.
+    pub(super) async fn settle(&mut self) -> Step<()> {
+        if self.execution.settle.is_zero() {
+            return Ok(());
+        }
+        if self.core.draining.is_cancelled() {
+            // the next holder waits it out from the start, by its own clock
+            let on = "the last call of a lost holder to have ended".to_owned();
+            return self.sleep_durably(on, Duration::ZERO).await;
+        }
+        tokio::select! {
+            () = tokio::time::sleep_until(self.settles + Duration::from_millis(1)) => {}
+            () = self.core.draining.cancelled() => return Box::pin(self.settle()).await,
+        }
+        self.execution.settle = Duration::ZERO;
+        self.check_alive()
+    }
+
+    /// A call may begin only while the lease is sure to outlast it.
+    pub(super) async fn authority(&self) -> Step<()> {
+        while self.lease.remaining() <= self.core.options.call_timeout {
+            self.check_alive()?;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        self.check_alive()
+    }
+
+    pub(super) fn timed_out(&self, index: usize, on: &str) -> Failure {
+        let stage = self.stage(index);
+        Failure::new(
+            "STEP_TIMED_OUT",
+            FailureClass::Transient,
+            format!("not done within {} s; was waiting for {on}", stage.timeout.as_secs()),
+        )
+    }
+
+    /// Carries out the act, once it is safe and allowed. `None`: look again.
+    pub(super) async fn act(&mut self, index: usize, attempt: u32) -> Step<Option<Report>> {
+        let stage = self.stage(index);
+        if self.now() >= self.execution.deadline {
+            return Ok(Some(Report::failed(self.timed_out(index, "the chance to act"))));
+        }
+        if stage.destructive && !self.facts.counted {
+            self.count_destructive(&stage).await?;
+        }
+        self.authority().await?;
+        let cx = self.cx(index, attempt);
+        // not interrupted by a cancel: what is sent cannot be unsent, and its answer is worth having
+        let acted = self.bounded(self.work.act(&cx)).await;
+        self.check_alive()?;
+        match acted {
+            Ok(Acted::Yes) => self.facts.acted = true,
+            Ok(Acted::Unknown(message)) => {
+                tracing::info!(execution = %self.execution.id, stage = %stage.name, message, "sent, and no answer came");
+                self.facts.acted = true;
+            }
+            Ok(Acted::No(failure)) => return Ok(Some(Report::failed(failure))),
+            // no answer in time is no answer
+            Err(failure) if failure.code == call::TIMED_OUT => self.facts.acted = true,
+            Err(failure) => return Ok(Some(Report::failed(failure))),
+        }
+        Ok(None)
+    }
+
+    /// Counts a destructive act against its rack's cap, or sleeps until there is room again.
+    pub(super) async fn count_destructive(&mut self, stage: &StageDecl) -> Step<()> {
+        let (cap, rack) = (self.core.options.destructive_per_rack_and_hour, self.work.rack().to_owned());
+        if rack.is_empty() {
+            return Ok(());
+        }
+        let (id, name, row) = (self.execution.id.clone(), stage.name.clone(), rack.clone());
+        let full = self
+            .core
+            .store
+            .write(&Caller::engine(), &rack, move |tx| execution::count_destructive(tx, &row, cap, &id, &name))
+            .await
+            .map_err(stop_of)?;
+        match full {
+            None => {
+                self.facts.counted = true;
+                Ok(())
+            }
+            Some(until) => {
+                self.execution.deadline = until.plus(stage.timeout);
+                let on = format!("room under the cap of {cap} destructive stages an hour in rack {rack}");
+                let pause = until.since(self.now()).max(SHORT_WAIT);
+                self.sleep_durably(on, pause).await
+            }
+        }
+    }
+
+    /// Stops what is under way, as far as possible; what could not be stopped is written down.
+    pub(super) async fn abort(&mut self, index: usize, attempt: u32) -> Step<()> {
+        self.authority().await?;
+        let cx = self.cx(index, attempt);
+        let aborted = self.bounded(self.work.abort(&cx)).await;
+        self.check_alive()?;
+        let detail = match aborted {
+            Ok(Ok(())) => serde_json::json!({"stage": self.execution.stage}),
+            Ok(Err(failure)) | Err(failure) => {
+                serde_json::json!({"stage": self.execution.stage, "failed": failure.message})
+            }
+        };
+        let execution = self.execution.clone();
+        self.commit(execution, vec![Entry { entry: "aborted", detail }], vec![]).await
+    }
+
+    pub(super) async fn undo(&mut self, index: usize, attempt: u32) -> Step<Report> {
+        self.settle().await?;
+        self.authority().await?;
+        let cx = self.cx(index, attempt);
+        let undone = self.bounded(self.work.undo(&cx)).await;
+        self.check_alive()?;
+        Ok(match undone {
+            Ok(Ok(())) => Report::done(String::new()),
+            Ok(Err(failure)) | Err(failure) => Report::failed(failure),
+        })
+    }
+}
+
+/// How soon to look again at something that has been going on for so long: a quarter of that, within bounds.
+fn recheck(elapsed: Duration) -> Duration {
+    (elapsed / 4).clamp(Duration::from_millis(20), Duration::from_secs(30))
+}

@@ -1,0 +1,235 @@
+//! One worker drives one execution from commit to commit until it ends, sleeps, or is taken away.
+
+mod advance;
+mod attempt;
+mod call;
+mod durable;
+
+use crate::engine::Core;
+use crate::lease::Lease;
+use crate::options::{TROUBLE_PAUSE, UNKNOWN_RECHECK};
+use crate::workflow::{Failure, StageCx, Work};
+use domain::stage::{FailureClass, Outcome, Position, StageDecl};
+use domain::{Error, Reason, Timestamp};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+use store::execution::{self, Execution, Status};
+use store::{Caller, is_fenced};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Why a worker lets go of an execution before it has ended.
+enum Stop {
+    /// It is stored for the next claim.
+    Released,
+    /// Somebody else has it, or the engine was killed: write nothing more.
+    Taken,
+    /// The store failed; read what is durable and go on from there.
+    Trouble(Error),
+}
+
+type Step<T> = Result<T, Stop>;
+
+/// What the engine stores about the stage in hand, beside the stage's own facts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Facts {
+    /// The product knows that the stage has begun.
+    entered: bool,
+    /// This attempt has acted.
+    acted: bool,
+    /// The act was counted against the rack's cap.
+    counted: bool,
+    /// Undos that were given up.
+    not_undone: Vec<String>,
+    stage: serde_json::Value,
+}
+
+pub(crate) async fn run(core: &Arc<Core>, lease: &Arc<Lease>, execution: Execution, cancel: CancellationToken) {
+    let mut execution = execution;
+    loop {
+        let stop = match Worker::load(core, lease, execution.clone(), cancel.clone()).await {
+            Ok(mut worker) => worker.drive().await,
+            Err(stop) => Err(stop),
+        };
+        match stop {
+            Ok(()) | Err(Stop::Released | Stop::Taken) => return,
+            Err(Stop::Trouble(e)) => {
+                tracing::warn!(execution = %execution.id, error = %e, "the store failed; going on from what is durable");
+                match reload(core, lease, &execution).await {
+                    Some(fresh) => execution = fresh,
+                    None => return,
+                }
+            }
+        }
+    }
+}
+
+/// The execution as it is durable, if it is still ours.
+async fn reload(core: &Core, lease: &Lease, old: &Execution) -> Option<Execution> {
+    loop {
+        tokio::time::sleep(TROUBLE_PAUSE).await;
+        if core.killed.is_cancelled() {
+            return None;
+        }
+        let id = old.id.clone();
+        match core.store.read(move |tx| execution::get(tx, &id)).await {
+            Ok(Some(e)) if e.fence == old.fence && e.holder.as_ref() == Some(&lease.id) => return Some(e),
+            Ok(_) => return None,
+            Err(e) => tracing::warn!(execution = %old.id, error = %e, "reading an execution again"),
+        }
+    }
+}
+
+fn parse_facts(execution: &Execution) -> Result<Facts, Error> {
+    serde_json::from_str(&execution.facts)
+        .map_err(|e| Error::internal(format!("the stored facts of {} do not read: {e}", execution.id)))
+}
+
+struct Worker<'a> {
+    core: &'a Core,
+    lease: &'a Lease,
+    execution: Execution,
+    facts: Facts,
+    work: Arc<dyn Work>,
+    cancel: CancellationToken,
+    /// Until then a lost holder's last call may still take effect.
+    settles: Instant,
+}
+
+/// What came of a stage, with what to say about it.
+struct Report {
+    outcome: Outcome,
+    message: String,
+    failure: Option<Failure>,
+}
+
+impl Report {
+    fn done(message: String) -> Self {
+        Self { outcome: Outcome::Done, message, failure: None }
+    }
+
+    fn failed(failure: Failure) -> Self {
+        Self { outcome: Outcome::Failed(failure.class), message: failure.message.clone(), failure: Some(failure) }
+    }
+
+    fn canceled() -> Self {
+        Self { outcome: Outcome::Canceled, message: "canceled".to_owned(), failure: None }
+    }
+}
+
+impl<'a> Worker<'a> {
+    async fn load(core: &'a Core, lease: &'a Lease, execution: Execution, cancel: CancellationToken) -> Step<Self> {
+        let workflow = core.workflows.get(execution.workflow.as_str());
+        let known = workflow.filter(|w| w.version() >= execution.workflow_version);
+        let loaded = match known {
+            Some(workflow) => {
+                workflow.load(&core.store, &execution).await.and_then(|work| Ok((work, parse_facts(&execution)?)))
+            }
+            None => Err(Error::new(
+                Reason::NotConfirmed,
+                format!(
+                    "workflow {} version {} is unknown to this server",
+                    execution.workflow, execution.workflow_version
+                ),
+            )),
+        };
+        match loaded {
+            Ok((work, facts)) => {
+                let settles = Instant::now() + execution.settle;
+                Ok(Self { core, lease, execution, facts, work, cancel, settles })
+            }
+            Err(e) if e.reason == Reason::StoreUnavailable || e.reason == Reason::ShuttingDown => Err(Stop::Trouble(e)),
+            Err(e) => Err(set_aside(core, lease, execution, &e).await),
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        self.core.store.ambient().now()
+    }
+
+    async fn drive(&mut self) -> Step<()> {
+        loop {
+            let result = match self.execution.position {
+                Position::Start => self.start(),
+                Position::Stage { index, attempt } => {
+                    if !self.facts.entered {
+                        self.enter(index).await?;
+                    }
+                    self.attempt(index, attempt).await?
+                }
+                Position::Undo { index, attempt, .. } => self.undo(index, attempt).await?,
+            };
+            if self.advance(result).await? {
+                return Ok(());
+            }
+        }
+    }
+
+    fn start(&self) -> Report {
+        if self.cancel.is_cancelled() {
+            return Report::canceled();
+        }
+        if self.now() >= self.execution.deadline {
+            return Report::failed(Failure::new(
+                "NOT_STARTED_IN_TIME",
+                FailureClass::NeedsOperator,
+                "no server started it in time; start it again if it is still wanted",
+            ));
+        }
+        Report::done(String::new())
+    }
+
+    fn stage(&self, index: usize) -> StageDecl {
+        // positions are only ever made from the same list
+        self.work.stages().get(index).cloned().unwrap_or(StageDecl {
+            name: String::new(),
+            timeout: Duration::ZERO,
+            max_retries: 0,
+            unwind: domain::stage::Unwind::RollForward,
+            destructive: false,
+        })
+    }
+
+    fn cx(&self, index: usize, attempt: u32) -> StageCx {
+        let begun = self.execution.deadline.minus(self.stage(index).timeout);
+        StageCx {
+            execution: self.execution.id.clone(),
+            index,
+            attempt,
+            fence: self.execution.fence,
+            facts: self.facts.stage.clone(),
+            acted: self.facts.acted,
+            elapsed: self.now().since(begun),
+        }
+    }
+}
+
+fn stop_of(e: Error) -> Stop {
+    if is_fenced(&e) {
+        tracing::warn!(error = %e, "a write was refused by its fence");
+        return Stop::Taken;
+    }
+    Stop::Trouble(e)
+}
+
+/// An execution that this binary cannot understand is left for one that can; it says so meanwhile.
+async fn set_aside(core: &Core, lease: &Lease, execution: Execution, why: &Error) -> Stop {
+    tracing::error!(execution = %execution.id, error = %why, "cannot go on with an execution");
+    let mut e = execution;
+    e.status = Status::Waiting;
+    e.holder = None;
+    e.wake_at = core.store.ambient().now().plus(UNKNOWN_RECHECK);
+    e.waiting_for = format!("a server that can go on with it, or an operator (millwright engine terminate): {why}");
+    let (session, key) = (lease.id.clone(), e.machine_id.to_string());
+    let caller = Caller::engine();
+    let written = core.store.write(&caller, &key, move |tx| {
+        let mut e = e.clone();
+        execution::record(tx, &session, &mut e, &[])
+    });
+    match written.await {
+        Ok(()) => Stop::Released,
+        Err(e) => stop_of(e),
+    }
+}

@@ -1,0 +1,128 @@
+//! `docs/lifecycles.md`, rendered from the lifecycles themselves, and the verdict on every pair of state
+//! and event.
+
+use domain::lifecycle::{Edge, Owner, State, Verdict, judge, triggers};
+use domain::machine::Phase;
+use domain::run::RunPhase;
+use domain::stage::{FailureClass, StageDecl, Unwind};
+use domain::step::StepState;
+use std::fmt::Write as _;
+
+const HEAD: &str = "# Lifecycles
+
+Generated from the tables in `crates/domain`; a test fails when this page is stale. To renew it:
+
+    UPDATE_GOLDEN=1 cargo test -p millwright-testkit --test lifecycles
+
+Every move goes through one function of the store, which checks the edge, its owner and its guard, and
+leaves one row in the log. What is not listed here is refused, and the refusal names what is.
+";
+
+pub fn document() -> String {
+    let mut page = HEAD.to_owned();
+    section::<Phase>(
+        &mut page,
+        "Machine phase",
+        "Operators move machines by `SetPhase`; the executor moves them where a run begins and ends. After a run that \
+         succeeded, the phase follows from the steps that ran: a join gives IN_SERVICE, a repave without a join READY, \
+         an RMA step RMA, anything else the phase before. A run that failed or was canceled leaves MAINTENANCE.",
+    );
+    section::<RunPhase>(&mut page, "Run", "A run that has ended never changes again.");
+    section::<StepState>(
+        &mut page,
+        "Step",
+        "A retry is a move from RUNNING to RUNNING, so that it is on record. At a cancel the step in flight becomes \
+         FAILED with the message \"canceled\"; steps never reached stay WAITING.",
+    );
+    failures(&mut page);
+    stages(&mut page);
+    page
+}
+
+fn section<S: State>(page: &mut String, title: &str, about: &str) {
+    let _ = write!(page, "\n## {title}\n\n{about}\n\n| state | deadline |\n|---|---|\n");
+    for state in S::ALL {
+        let _ = writeln!(page, "| `{}` | {} |", state.as_str(), state.deadline().describe());
+    }
+    page.push_str("\n| from | to | trigger | owner | guard |\n|---|---|---|---|---|\n");
+    for Edge { from, to, trigger, owner, guard } in S::edges() {
+        let from = from.map_or("(new)", S::as_str);
+        let _ = writeln!(page, "| `{from}` | `{}` | `{trigger}` | {owner} | {} |", to.as_str(), guard.describe());
+    }
+    page.push_str("\n```mermaid\nstateDiagram-v2\n");
+    for Edge { from, to, trigger, owner, .. } in S::edges() {
+        let from = from.map_or("[*]", S::as_str);
+        let _ = writeln!(page, "    {from} --> {}: {trigger} ({owner})", to.as_str());
+    }
+    page.push_str("```\n");
+}
+
+fn failures(page: &mut String) {
+    page.push_str(
+        "\n## Failure classes\n\nThe class of a failure decides about retries; it can only lower a step's `max_retries`.\n\n\
+         | class | retries at most | starting again may help |\n|---|---|---|\n",
+    );
+    for class in FailureClass::ALL {
+        let budget = match class.retry_budget() {
+            u32::MAX => "the step's own".to_owned(),
+            n => n.to_string(),
+        };
+        let _ = writeln!(page, "| `{class}` | {budget} | {} |", if class.may_pass() { "yes" } else { "no" });
+    }
+}
+
+fn stages(page: &mut String) {
+    page.push_str(
+        "\n## Steps of the built-in plans\n\n| plan | step | kind | time-out | retries | unwinding | destructive |\n\
+         |---|---|---|---|---|---|---|\n",
+    );
+    for plan in domain::plan_defaults::built_in_plans() {
+        for step in &plan.steps {
+            let decl = StageDecl::of_step(step);
+            let unwind = match decl.unwind {
+                Unwind::Undo => "undone".to_owned(),
+                Unwind::RollForward => "stays as it is".to_owned(),
+                Unwind::PointOfNoReturn(why) => format!("no return: {why}"),
+            };
+            let _ = writeln!(
+                page,
+                "| `{}` | `{}` | `{}` | {} s | {} | {unwind} | {} |",
+                plan.id,
+                step.name,
+                step.kind.name(),
+                decl.timeout.as_secs(),
+                decl.max_retries,
+                if decl.destructive { "yes" } else { "no" },
+            );
+        }
+    }
+}
+
+/// One line for every state, event (trigger and target) and owner.
+pub fn verdicts() -> String {
+    let mut lines = String::new();
+    product::<Phase>(&mut lines);
+    product::<RunPhase>(&mut lines);
+    product::<StepState>(&mut lines);
+    lines
+}
+
+fn product<S: State>(lines: &mut String) {
+    let froms = std::iter::once(None).chain(S::ALL.iter().copied().map(Some));
+    for from in froms {
+        for trigger in triggers::<S>() {
+            for to in S::ALL {
+                for owner in Owner::ALL {
+                    let verdict = match judge(from, *to, trigger, owner) {
+                        Verdict::Allowed(guard) => format!("allowed ({})", guard.describe()),
+                        Verdict::NotYours(owner) => format!("only by the {owner}"),
+                        Verdict::Illegal => "illegal".to_owned(),
+                    };
+                    let from = from.map_or("(new)", S::as_str);
+                    let _ =
+                        writeln!(lines, "{} {from} --{trigger} by {owner}--> {}: {verdict}", S::ENTITY, to.as_str());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The lifecycles as data: the documentation is their rendering, and every (state, event) has a verdict.
+
+use domain::lifecycle::{Deadline, Edge, State};
+use domain::machine::Phase;
+use domain::run::RunPhase;
+use domain::step::StepState;
+use millwright_testkit::{golden, lifecycles};
+use std::collections::HashSet;
+
+#[test]
+fn the_documentation_is_what_the_tables_say() {
+    golden::check("docs/lifecycles.md", &lifecycles::document());
+}
+
+#[test]
+fn every_state_and_event_has_its_verdict() {
+    golden::check("crates/testkit/golden/verdicts.txt", &lifecycles::verdicts());
+}
+
+/// A state that nobody can reach, or that is not at rest and has no way out, is a trap.
+fn no_traps<S: State + std::hash::Hash>() {
+    let edges: &[Edge<S>] = S::edges();
+    for state in S::ALL {
+        let entered = edges.iter().any(|e| e.to == *state) || *state == S::ALL[0];
+        assert!(entered, "{} {} cannot be reached", S::ENTITY, state.as_str());
+        let left = edges.iter().any(|e| e.from == Some(*state) && e.to != *state);
+        assert!(left || state.deadline() == Deadline::AtRest, "{} {} has no way out", S::ENTITY, state.as_str());
+    }
+    let mut seen = HashSet::new();
+    for e in edges {
+        assert!(seen.insert((e.from, e.to, e.trigger, e.owner)), "an edge stands twice: {e:?}");
+    }
+    let names: HashSet<&str> = S::ALL.iter().map(|s| s.as_str()).collect();
+    assert_eq!(names.len(), S::ALL.len());
+    assert!(S::ALL.iter().all(|s| S::parse(s.as_str()) == Some(*s)));
+}
+
+#[test]
+fn no_state_is_a_trap() {
+    no_traps::<Phase>();
+    no_traps::<RunPhase>();
+    no_traps::<StepState>();
+}
+
+/// G-6, G-9: the sets are exactly those of the document, spelt as there (T-43 for runs).
+#[test]
+fn states_are_spelt_as_in_the_document() {
+    let names = |all: &[&str]| all.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+    let of = |all: Vec<&'static str>| all.into_iter().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(
+        of(Phase::ALL.iter().map(|s| s.as_str()).collect()),
+        names(&["FACTORY_READY", "READY", "PROVISIONING", "IN_SERVICE", "MAINTENANCE", "RMA", "RETIRED"])
+    );
+    assert_eq!(
+        of(RunPhase::ALL.iter().map(|s| s.as_str()).collect()),
+        names(&["PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED"])
+    );
+    assert_eq!(
+        of(StepState::ALL.iter().map(|s| s.as_str()).collect()),
+        names(&["WAITING", "RUNNING", "SUCCEEDED", "FAILED"])
+    );
+}

@@ -2,6 +2,7 @@
 //! answers and leave the same contents in memory, in a SQLite file and in PostgreSQL.
 //!
 //! `PROPTEST_CASES=1000` tries more.
+#![allow(clippy::expect_used, clippy::panic)] // helpers of tests fail as tests do
 
 use domain::condition::{Condition, ConditionType};
 use domain::filter::Filter;
@@ -56,7 +57,7 @@ enum Op {
 fn op() -> impl Strategy<Value = Op> {
     let n = || any::<u8>();
     prop_oneof![
-        4 => (n(), n(), n()).prop_map(|(machine, serial, label)| Op::Register { machine, serial, label }),
+        2 => (n(), n(), n()).prop_map(|(machine, serial, label)| Op::Register { machine, serial, label }),
         2 => (n(), n(), n()).prop_map(|(machine, serial, label)| Op::Update { machine, serial, label }),
         1 => n().prop_map(|machine| Op::UpdateStale { machine }),
         4 => (n(), n(), any::<bool>()).prop_map(|(machine, to, by_executor)| Op::SetPhase { machine, to, by_executor }),
@@ -65,10 +66,10 @@ fn op() -> impl Strategy<Value = Op> {
         10 => (n(), n()).prop_map(|(run, kind)| Op::Change { run, kind }),
         3 => (n(), n(), n()).prop_map(|(run, first, second)| Op::ChangeTwice { run, first, second }),
         2 => (n(), prop::collection::vec(n(), 0..20)).prop_map(|(run, data)| Op::Output { run, data }),
-        3 => n().prop_map(|instance| Op::Session { instance }),
+        1 => n().prop_map(|instance| Op::Session { instance }),
         2 => Just(Op::Look),
         2 => n().prop_map(|session| Op::Renew { session }),
-        2 => n().prop_map(|seen| Op::DeclareDead { seen }),
+        1 => n().prop_map(|seen| Op::DeclareDead { seen }),
         1 => n().prop_map(|session| Op::Release { session }),
         6 => (n(), n()).prop_map(|(session, limit)| Op::Claim { session, limit }),
         8 => (n(), n(), n()).prop_map(|(held, kind, wait)| Op::Record { held, kind, wait }),
@@ -76,12 +77,21 @@ fn op() -> impl Strategy<Value = Op> {
         1 => n().prop_map(|execution| Op::End { execution }),
         2 => n().prop_map(|rack| Op::Count { rack }),
         1 => Just(Op::Freeze),
-        1 => Just(Op::Unfreeze),
+        2 => Just(Op::Unfreeze),
         1 => n().prop_map(|id| Op::Plan { id }),
         1 => n().prop_map(|id| Op::Token { id }),
         1 => n().prop_map(|machine| Op::Refused { machine }),
         3 => any::<u16>().prop_map(|seconds| Op::Advance { seconds }),
     ]
+}
+
+/// What every sequence begins with, so that the rest has something to work on.
+fn prologue() -> Vec<Op> {
+    let mut ops: Vec<Op> = (0..4).map(|n| Op::Register { machine: n, serial: n, label: n }).collect();
+    ops.extend((0..2).map(|instance| Op::Session { instance }));
+    ops.extend((0..3).map(|machine| Op::Start { machine }));
+    ops.push(Op::Claim { session: 0, limit: 2 });
+    ops
 }
 
 /// One store, and what a caller of it has in hand.
@@ -488,7 +498,7 @@ fn worlds(clock: &tokio::runtime::Handle) -> [World; 3] {
 }
 
 async fn play(worlds: &mut [World; 3], ops: &[Op]) -> Result<(), TestCaseError> {
-    for op in ops {
+    for op in prologue().iter().chain(ops) {
         if let Op::Advance { seconds } = op {
             tokio::time::advance(Duration::from_secs((seconds % 2000).into())).await;
         }
@@ -511,7 +521,7 @@ fn the_databases_agree() {
         config.cases = 24;
     }
     let mut runner = TestRunner::new(config);
-    let played = runner.run(&prop::collection::vec(op(), 20..=60), |ops| {
+    let played = runner.run(&prop::collection::vec(op(), 30..=60), |ops| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
         let runtime = runtime.expect("a runtime");
         let mut worlds = worlds(runtime.handle());

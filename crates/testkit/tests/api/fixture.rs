@@ -1,5 +1,6 @@
 //! A server with its clients, and the small things most tests begin with.
 
+use crate::raw::{self, Signed};
 use proto::baremetal::v1 as pb;
 use proto::baremetal::v1::machine_service_client::MachineServiceClient;
 use proto::baremetal::v1::machine_status::Phase;
@@ -14,6 +15,8 @@ use std::collections::BTreeMap;
 use testkit::fleet::{Database, Fleet, eventually, quick};
 use testkit::server::{Door, TestServer};
 use tonic::Status;
+use tonic::service::interceptor::InterceptedService;
+use tonic::transport::Channel;
 
 /// Runs one body on both databases: `name::sqlite` and `name::postgres`.
 macro_rules! on_both {
@@ -230,6 +233,33 @@ impl Api {
 
     pub fn count_effects(&self, machine: &str, kind: &str) -> usize {
         self.effects(machine).iter().filter(|e| e.kind == kind).count()
+    }
+}
+
+/// A server made of parts that [`TestServer`] does not offer. Serves until dropped.
+pub struct ByHand {
+    pub url: String,
+    pub token: String,
+    _stop: tokio_util::sync::DropGuard,
+}
+
+impl ByHand {
+    pub async fn serve(service: service::Service) -> Self {
+        let token = service::new_secret().expect("randomness");
+        service.access().add_admin(&token, "tester").await.expect("a token");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let stop = tokio_util::sync::CancellationToken::new();
+        tokio::spawn(api::serve(listener, service, api::ServerOptions::default(), stop.clone()));
+        Self { url, token, _stop: stop.drop_guard() }
+    }
+
+    pub async fn machines(&self) -> MachineServiceClient<InterceptedService<Channel, Signed>> {
+        MachineServiceClient::with_interceptor(raw::channel(&self.url).await, Signed(self.token.clone()))
+    }
+
+    pub async fn runs(&self) -> RunServiceClient<InterceptedService<Channel, Signed>> {
+        RunServiceClient::with_interceptor(raw::channel(&self.url).await, Signed(self.token.clone()))
     }
 }
 

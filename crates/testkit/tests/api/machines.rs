@@ -147,7 +147,7 @@ on_both!(updates_that_race_with_runs_lose_nothing, |api| async move {
     while !is_terminal(&api.run(&run.run_id).await) {
         rounds += 1;
         let note = rounds.to_string();
-        let again = api.sim("m-1", &[("sim.fault.reboot", "fail:3"), ("registered", &note)]);
+        let again = api.register(sim_machine("m-1", &[("sim.fault.reboot", "fail:3"), ("registered", &note)]));
         let update = pb::UpdateMachineRequest {
             machine: Some(pb::Machine {
                 machine_id: "m-1".into(),

@@ -5,6 +5,7 @@ use std::io::{Read as _, Write as _};
 use tonic::client::Grpc;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
+use tonic::service::Interceptor;
 use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 
@@ -67,6 +68,17 @@ pub fn with_token(token: &str, body: impl Into<Bytes>) -> Request<Bytes> {
     let mut request = Request::new(body.into());
     request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().expect("a header"));
     request
+}
+
+/// Puts a token on every call of a generated client.
+#[derive(Clone)]
+pub struct Signed(pub String);
+
+impl Interceptor for Signed {
+    fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
+        request.metadata_mut().insert("authorization", format!("Bearer {}", self.0).parse().expect("a header"));
+        Ok(request)
+    }
 }
 
 /// A GET without any header that HTTP does not demand; the status and the body.

@@ -119,7 +119,7 @@ on_both!(a_replay_while_pending_returns_the_run, |api| async move {
     let first = api.start(start("m-1", "REPAVE", "req-1")).await;
     assert_eq!(first.phase(), RunPhase::Pending);
     let again = api.start(start("m-1", "REPAVE", "req-1")).await;
-    assert_eq!((again.run_id, again.phase()), (first.run_id, RunPhase::Pending));
+    assert_eq!((again.phase(), again.run_id), (RunPhase::Pending, first.run_id));
 });
 
 // G-14-03: the same run with phase RUNNING, not FAILED_PRECONDITION
@@ -128,7 +128,7 @@ on_both!(a_replay_while_running_returns_the_run, |api| async move {
     let first = api.start(start("m-1", "REPAVE", "req-1")).await;
     api.at_step(&first.run_id, "repave").await;
     let again = api.start(start("m-1", "REPAVE", "req-1")).await;
-    assert_eq!((again.run_id, again.phase()), (first.run_id, RunPhase::Running));
+    assert_eq!((again.phase(), again.run_id), (RunPhase::Running, first.run_id));
 });
 
 // G-12-02: and after every kind of end

@@ -1,7 +1,6 @@
 //! What StartRun refuses: with the reason, and with nothing left behind.
 
-use crate::fixture::{Api, map, sim_machine, ssh, start, start_plan, step};
-use crate::raw;
+use crate::fixture::{Api, ByHand, map, sim_machine, ssh, start, start_plan, step};
 use crate::refusal::{Refusal, refused, refused_field};
 use proto::baremetal::v1 as pb;
 use proto::baremetal::v1::machine_status::Phase;
@@ -148,22 +147,9 @@ async fn a_capability_that_the_provider_lacks_is_refused_before_anything_begins(
     let providers = Providers::default().with("narrow", Arc::new(Narrow(fleet.sim.clone())));
     let engine = fleet.engine_with(quick("test"), providers.clone(), None);
     let service = service::Service::new(fleet.store.clone(), engine.clone(), providers).await.expect("a service");
-    let token = service::new_secret().expect("randomness");
-    service.access().add_admin(&token, "tester").await.expect("a token");
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
     engine.start().await.expect("the engine starts");
-    let stop = tokio_util::sync::CancellationToken::new();
-    tokio::spawn(api::serve(listener, service, api::ServerOptions::default(), stop.clone()));
-
-    let channel = raw::channel(&url).await;
-    let signed = move |mut request: tonic::Request<()>| {
-        request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().expect("a header"));
-        Ok(request)
-    };
-    let mut machines =
-        pb::machine_service_client::MachineServiceClient::with_interceptor(channel.clone(), signed.clone());
-    let mut runs = pb::run_service_client::RunServiceClient::with_interceptor(channel, signed);
+    let server = ByHand::serve(service).await;
+    let (mut machines, mut runs) = (server.machines().await, server.runs().await);
     let mut machine = sim_machine("m-1", &[]);
     machine.spec.as_mut().expect("a spec").provider = "narrow".into();
     let request = pb::RegisterMachineRequest { machine: Some(machine) };
@@ -184,7 +170,6 @@ async fn a_capability_that_the_provider_lacks_is_refused_before_anything_begins(
     assert_eq!(listed.runs, vec![], "no run was stored");
     assert_eq!(fleet.sim.effects().expect("a journal"), vec![]);
     runs.start_run(start("m-1", "REBOOT", "possible")).await.expect("what it can do, it does");
-    stop.cancel();
 }
 
 // CONTRACT: parameters override same-named payload fields; a name that no step has is refused

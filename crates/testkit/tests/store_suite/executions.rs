@@ -73,7 +73,7 @@ on_every_store!(a_claim_takes_what_is_due_oldest_first, |store| async move {
     // the first two go to sleep, the second of them for longer
     let claimed = store.claim(&session, 2).await;
     assert_eq!(claimed.iter().map(|e| e.id.clone()).collect::<Vec<_>>(), ids[..2], "the oldest two");
-    for (execution, span) in claimed.iter().zip([50, 100]) {
+    for (execution, span) in claimed.iter().zip([500, 5000]) {
         sleep(&store, &session, execution, Duration::from_secs(span)).await;
     }
     let claimed = store.claim(&session, 3).await;
@@ -86,7 +86,7 @@ on_every_store!(a_claim_takes_what_is_due_oldest_first, |store| async move {
     assert_eq!(store.claim(&session, 10).await, []);
     let due = store.get_execution(&ids[0]).await.wake_at;
     assert_eq!(store.read(execution::next_wake).await, Ok(Some(due)));
-    store.clock.skip(Duration::from_secs(60));
+    store.clock.skip(Duration::from_secs(600));
     let claimed = store.claim(&session, 10).await;
     assert_eq!(claimed.iter().map(|e| (e.id.clone(), e.fence.counter)).collect::<Vec<_>>(), [(ids[0].clone(), 2)]);
 });
@@ -221,7 +221,7 @@ on_every_store!(the_first_cancel_request_counts, |store| async move {
         assert_eq!(signals.try_recv().as_ref(), Ok(id));
         while signals.try_recv().is_ok() {}
     }
-    assert_eq!(cancels_of(&store, &session).await, [running.clone()]);
+    assert_eq!(cancels_of(&store, &session).await, std::slice::from_ref(&running));
     let woken = store.claim(&session, 10).await;
     assert_eq!(woken.iter().map(|e| &e.id).collect::<Vec<_>>(), [&sleeping], "the sleeper is woken, the other is held");
     assert_eq!(woken[0].cancel, Some(cancel("first")));
@@ -319,7 +319,7 @@ on_every_store!(destructive_acts_are_capped_for_a_rack_and_an_hour, |store| asyn
     }
     let until = count(&store, "r1").await.expect("the cap is reached");
     assert!(
-        until >= first.plus(hour) && until.since(first.plus(hour)) < Duration::from_secs(60),
+        until >= first.plus(hour) && until.since(first.plus(hour)) < Duration::from_secs(500),
         "until the oldest leaves the hour"
     );
     assert_eq!(count(&store, "r1").await, Some(until), "being refused counts nothing");

@@ -82,7 +82,7 @@ async fn no_execution_is_given_to_two() {
     }
     let sessions = [first.session("a").await, second.session("b").await];
     let claimer = |n: usize| {
-        let (store, session) = if n % 2 == 0 { (&first, &sessions[0]) } else { (&second, &sessions[1]) };
+        let (store, session) = if n.is_multiple_of(2) { (&first, &sessions[0]) } else { (&second, &sessions[1]) };
         async move {
             let mut mine = Vec::new();
             loop {
@@ -127,7 +127,7 @@ async fn of_ten_that_start_a_run_one_wins() {
         // with the row's lock, and with nothing but the unique index and the compare-and-swap
         let lock = round % 2 == 0;
         let one = |n: usize| {
-            let (store, id) = (if n % 2 == 0 { &first } else { &second }, id.clone());
+            let (store, id) = (if n.is_multiple_of(2) { &first } else { &second }, id.clone());
             let (row, run) = (machine_id(&id), RunId::generate(first.clock.uuid()));
             async move { store.put(&id, move |tx| start_run(tx, &row, &run, lock)).await.map_err(|e| e.reason) }
         };
@@ -193,7 +193,7 @@ async fn two_processes_together_keep_to_the_cap() {
     for rack in 0..15 {
         let rack = format!("r-{rack}");
         let one = |n: usize| {
-            let (store, row) = (if n % 2 == 0 { &first } else { &second }, rack.clone());
+            let (store, row) = (if n.is_multiple_of(2) { &first } else { &second }, rack.clone());
             let key = rack.clone();
             let work = move |tx: &mut Tx<'_>| {
                 execution::count_destructive(tx, &row, 5, &ExecutionId::from_text("exe_1"), "flash")
@@ -343,7 +343,7 @@ async fn two_processes_do_not_lose_each_others_updates() {
     let second = first.beside().await;
     first.register("m").await;
     let one = |n: usize| {
-        let store = if n % 2 == 0 { &first } else { &second };
+        let store = if n.is_multiple_of(2) { &first } else { &second };
         // read and swapped with no lock: a lost swap is run again on the fresh row
         let lock = n % 4 < 2;
         async move {
@@ -378,7 +378,7 @@ on_every_store!(of_two_machines_with_one_serial_number_one_is_registered, |store
     };
     for round in 0..20 {
         let one = |n: usize| {
-            let store = if n % 2 == 0 { &store } else { beside.as_ref().unwrap_or(&store) };
+            let store = if n.is_multiple_of(2) { &store } else { beside.as_ref().unwrap_or(&store) };
             let id = format!("m-{round}-{n}");
             let (row, key) = (machine_id(&id), id.clone());
             let spec = MachineSpec { serial_number: format!("S{round}"), ..MachineSpec::default() };

@@ -71,7 +71,7 @@ async fn show(server: &Server, options: &DemoOptions) -> Result<ExitCode, String
     say("In another terminal:");
     say(&format!("  export MILLWRIGHT_SERVER={url}"));
     say(&format!("  export MILLWRIGHT_TOKEN={}", token.trim()));
-    say("  millwright machine list");
+    say(&format!("  {} machine list", program()));
     say("");
     let run = start_repave(server).await?;
     say(&format!("Repaving {} and joining it to {CLUSTER}:", run.run.machine_id));
@@ -83,11 +83,20 @@ async fn show(server: &Server, options: &DemoOptions) -> Result<ExitCode, String
     }
     say("");
     say("The server goes on until Ctrl-C. Try:");
-    say("  millwright run start sim-0002 --type REBOOT --wait");
-    say("  millwright machine update sim-0003 --label sim.fault.repave=fail:1");
-    say("  millwright run start sim-0003 --type REPAVE --wait");
+    for command in [
+        "run start sim-0002 --type REBOOT --wait",
+        "machine update sim-0003 --label sim.fault.repave=fail:1",
+        "run start sim-0003 --type REPAVE --wait",
+    ] {
+        say(&format!("  {} {command}", program()));
+    }
     wait_for_signal().await;
     Ok(ExitCode::SUCCESS)
+}
+
+/// As it was called, so that what is printed can be typed.
+fn program() -> String {
+    std::env::args().next().unwrap_or_else(|| "millwright".to_owned())
 }
 
 fn folder_of(file: &std::path::Path) -> String {

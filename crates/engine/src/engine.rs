@@ -3,6 +3,7 @@
 use crate::claimer;
 use crate::lease::Lease;
 use crate::options::EngineOptions;
+use crate::worker;
 use crate::workflow::Workflow;
 use domain::{Error, ExecutionId, Reason};
 use std::collections::HashMap;
@@ -111,8 +112,7 @@ impl Engine {
         by: &str,
         reason: &str,
     ) -> store::TxResult<()> {
-        let never_begun = execution.position == domain::stage::Position::Start && execution.holder.is_none();
-        if never_begun {
+        if execution.holder.is_none() && worker::never_entered(execution) {
             return self.end_from_outside(tx, execution, Status::Canceled, "canceled_before_start", by, reason);
         }
         let request = CancelRequest { by: by.to_owned(), reason: reason.to_owned() };
@@ -159,7 +159,7 @@ impl Engine {
     pub async fn cancel_all(&self, by: &str, reason: &str, within: Duration) -> Result<(), Error> {
         let deadline = tokio::time::Instant::now() + within;
         loop {
-            let open = self.core.store.read(open_executions).await?;
+            let open = self.core.store.read(|tx| execution::list_open(tx, CANCEL_BATCH)).await?;
             if open.is_empty() || tokio::time::Instant::now() >= deadline {
                 if !open.is_empty() {
                     tracing::warn!(
@@ -187,13 +187,6 @@ impl Engine {
 
 /// Executions looked at in one go when everything is canceled.
 const CANCEL_BATCH: usize = 500;
-
-fn open_executions(tx: &mut store::Tx<'_>) -> store::TxResult<Vec<Execution>> {
-    use domain::filter::Filter;
-    let is = |value: &str| Filter::Is { field: "status", value: value.to_owned() };
-    let open = Filter::Or(vec![is("ready"), is("running"), is("waiting")]);
-    execution::list(tx, &open, "", CANCEL_BATCH)
-}
 
 /// One session after another, until the engine stops: a server that lost its lease begins anew.
 async fn run(core: Arc<Core>, first: Lease) {

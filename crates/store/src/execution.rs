@@ -155,6 +155,7 @@ crate::statements! {
     GET = concat!("SELECT ", execution_columns!(), " FROM executions WHERE execution_id = $1");
     BY_SUBJECT = concat!("SELECT ", execution_columns!(), " FROM executions WHERE subject = $1 ORDER BY execution_id DESC LIMIT 1");
     LIST = concat!("SELECT ", execution_columns!(), " FROM executions WHERE execution_id < $1");
+    OPEN = concat!("SELECT ", execution_columns!(), " FROM executions WHERE status IN ('ready', 'running', 'waiting') ORDER BY execution_id LIMIT $1");
     INSERT = "INSERT INTO executions(execution_id, workflow, workflow_version, subject, machine_id, status, position, stage, attempt, settle_ms, facts, failure, waiting_for, wake_at, deadline, holder, epoch, fence, cancel_by, cancel_reason, entries, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, 'ready', $6, '', 0, 0, '{}', '', $7, $8, $9, NULL, $10, 0, '', '', 1, $8, $8)";
     JOURNAL_INSERT = "INSERT INTO journal(execution_id, number, at, fence, entry, detail) VALUES ($1, $2, $3, $4, $5, $6)";
     JOURNAL = "SELECT number, at, fence, entry, detail FROM journal WHERE execution_id = $1 ORDER BY number LIMIT $2";
@@ -328,6 +329,11 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, before: &str, limit: usize) -> TxR
     });
     let sql = format!("{LIST}{} ORDER BY execution_id DESC LIMIT {limit}", clause.sql);
     Ok(tx.rows(&sql, &clause.params)?.iter().map(read).collect::<Result<_, _>>()?)
+}
+
+/// Executions that have not ended, oldest first.
+pub fn list_open(tx: &mut Tx<'_>, limit: usize) -> TxResult<Vec<Execution>> {
+    Ok(tx.rows(OPEN, params![limit])?.iter().map(read).collect::<Result<_, _>>()?)
 }
 
 /// Takes due executions for a session, the longest due first, raising their fences. A session that was

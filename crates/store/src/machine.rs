@@ -219,7 +219,7 @@ pub fn update_spec(tx: &mut Tx<'_>, machine: &Machine, spec: &MachineSpec, label
     if changed != 1 {
         return Err(Failure::Lost(format!("machine {}", machine.id)));
     }
-    if spec.identifiers() != machine.spec.identifiers() {
+    if spec.identifiers() != machine.spec.identifiers() && machine.phase != Phase::Retired {
         tx.exec(IDENTIFIERS_DELETE, params![machine.id.as_str()])?;
         write_identifiers(tx, &machine.id, spec)?;
     }
@@ -295,6 +295,10 @@ pub fn set_phase(
             None => "{}".to_owned(),
         },
     };
+    if change.to == Phase::Retired {
+        // it is gone: whoever registers that hardware anew must not meet it
+        tx.exec(IDENTIFIERS_DELETE, params![machine.id.as_str()])?;
+    }
     tx.transition(t, cause, guard, |tx| {
         Ok(tx.exec(
             UPDATE_PHASE,

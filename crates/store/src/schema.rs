@@ -43,6 +43,7 @@ const MIGRATIONS: &[&[&str]] = &[&[
         status TEXT NOT NULL, created_at BIGINT NOT NULL, started_at BIGINT, finished_at BIGINT)",
     "CREATE INDEX runs_by_machine ON runs(machine_id, run_id)",
     "CREATE INDEX runs_by_phase ON runs(phase, run_id)",
+    "CREATE INDEX runs_by_request ON runs(request_id, run_id)",
     // the database itself refuses a second active run on a machine
     "CREATE UNIQUE INDEX one_active_run ON runs(machine_id) WHERE phase IN ('PENDING', 'RUNNING')",
     "CREATE TABLE idempotency(
@@ -64,6 +65,7 @@ const MIGRATIONS: &[&[&str]] = &[&[
     "CREATE INDEX executions_due ON executions(wake_at, execution_id) WHERE status IN ('ready', 'waiting')",
     "CREATE INDEX executions_by_holder ON executions(holder) WHERE status = 'running'",
     "CREATE INDEX executions_by_subject ON executions(subject)",
+    "CREATE INDEX open_executions ON executions(execution_id) WHERE status IN ('ready', 'running', 'waiting')",
     "CREATE TABLE journal(
         execution_id {key} NOT NULL REFERENCES executions(execution_id), number BIGINT NOT NULL, at BIGINT NOT NULL,
         fence TEXT NOT NULL, entry TEXT NOT NULL, detail TEXT NOT NULL, PRIMARY KEY (execution_id, number))",

@@ -3,7 +3,7 @@
 
 use domain::run::RunPhase;
 use engine::{Engine, JournalObserver};
-use millwright_testkit::fleet::{Database, Fleet, admin, eventually, machine, quick, start};
+use testkit::fleet::{Database, Fleet, admin, eventually, machine, quick, start};
 use service::{NewMachine, RunView, Service};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

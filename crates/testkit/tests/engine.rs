@@ -3,7 +3,7 @@
 use domain::ExecutionId;
 use domain::run::RunPhase;
 use engine::EngineOptions;
-use millwright_testkit::fleet::{Database, Fleet, admin, eventually, labelled, machine, quick, start};
+use testkit::fleet::{Database, Fleet, admin, eventually, labelled, machine, quick, start};
 use service::{RunView, Service};
 use std::time::Duration;
 use store::execution::{self, NewExecution};
@@ -56,6 +56,41 @@ async fn waiting_runs_hold_no_worker() {
     for run in &runs {
         assert_eq!(service.get_run(run).await.expect("reads").run.phase, RunPhase::Succeeded);
     }
+}
+
+/// One row for each change of each state, and no more: the run, its five steps, its machine.
+#[tokio::test(start_paused = true)]
+async fn a_five_step_repave_leaves_fifteen_log_rows() {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let engine = fleet.engine(quick("one"), None);
+    let service = fleet.service(&engine).await;
+    let mut member = machine("m-1");
+    "prod".clone_into(&mut member.spec.target_cluster_ref);
+    service.register_machine(&admin(), member).await.expect("registers");
+    engine.start().await.expect("starts");
+    let before = fleet.store.read(store::log_range).await.expect("reads").head;
+    let run = service.start_run(&admin(), start("m-1", "REPAVE", "r")).await.expect("starts").run;
+    assert_eq!(run.steps.len(), 5);
+    assert_eq!(until_ended(&service, run.id.as_str()).await.run.phase, RunPhase::Succeeded);
+    let after = fleet.store.read(store::log_range).await.expect("reads").head;
+    assert_eq!(after - before, 15);
+}
+
+/// A retired machine is gone: its hardware can be registered anew under another id.
+#[tokio::test(start_paused = true)]
+async fn a_retired_machine_frees_its_identity() {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let service = fleet.service(&fleet.engine(quick("one"), None)).await;
+    let with_serial = |id: &str| {
+        let mut new = machine(id);
+        "SN-1".clone_into(&mut new.spec.serial_number);
+        new
+    };
+    service.register_machine(&admin(), with_serial("m-1")).await.expect("registers");
+    let taken = service.register_machine(&admin(), with_serial("m-2")).await.expect_err("taken");
+    assert_eq!(taken.reason, domain::Reason::IdentityTaken);
+    service.set_phase(&admin(), "m-1", domain::machine::Phase::Retired, "").await.expect("retires");
+    service.register_machine(&admin(), with_serial("m-2")).await.expect("registers anew");
 }
 
 /// Hand-over (T-13): nothing is canceled, the next engine goes on where this one stopped.

@@ -1,6 +1,6 @@
 //! House rules, kept by machine: the layers, the size and head of files, what must not be in the tree.
 
-use millwright_testkit::golden::root;
+use testkit::golden::root;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 
@@ -136,5 +136,29 @@ fn states_move_only_through_the_transition_primitive() {
             let allowed = name.ends_with(home) || name.ends_with("tests/house.rs");
             assert!(allowed || !text.contains(statement), "{name} writes {statement} by itself");
         }
+    }
+}
+
+/// Every dependency's licence is one that `deny.toml` allows.
+#[test]
+fn licences_are_those_that_we_allow() {
+    let output = std::process::Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", "x86_64-unknown-linux-gnu"])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let deny = std::fs::read_to_string(root().join("deny.toml")).expect("deny.toml");
+    let list = deny.split("allow = [").nth(1).and_then(|s| s.split(']').next()).expect("a list");
+    let allowed: BTreeSet<&str> = list.split('"').skip(1).step_by(2).collect();
+    let packages = metadata["packages"].as_array().expect("packages");
+    assert!(packages.len() > 100, "found the dependencies");
+    for package in packages {
+        let licence = package["license"].as_str().unwrap_or("none");
+        let text = licence.replace(['(', ')'], "").replace('/', " OR ");
+        // every part of an AND, any part of an OR
+        let fine = text.split(" AND ").all(|all| all.split(" OR ").any(|one| allowed.contains(one.trim())));
+        assert!(fine, "{} is under {licence}", package["name"]);
     }
 }

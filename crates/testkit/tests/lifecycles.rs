@@ -4,7 +4,7 @@ use domain::lifecycle::{Deadline, Edge, State};
 use domain::machine::Phase;
 use domain::run::RunPhase;
 use domain::step::StepState;
-use millwright_testkit::{golden, lifecycles};
+use testkit::{golden, lifecycles};
 use std::collections::HashSet;
 
 #[test]

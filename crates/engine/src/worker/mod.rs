@@ -87,6 +87,15 @@ fn parse_facts(execution: &Execution) -> Result<Facts, Error> {
         .map_err(|e| Error::internal(format!("the stored facts of {} do not read: {e}", execution.id)))
 }
 
+/// Whether no stage has begun: it was never claimed, or held back at its first stage.
+pub(crate) fn never_entered(execution: &Execution) -> bool {
+    match execution.position {
+        Position::Start => true,
+        Position::Stage { index: 0, attempt: 1 } => parse_facts(execution).is_ok_and(|facts| !facts.entered),
+        Position::Stage { .. } | Position::Undo { .. } => false,
+    }
+}
+
 struct Worker<'a> {
     core: &'a Core,
     lease: &'a Lease,

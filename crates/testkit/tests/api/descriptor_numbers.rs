@@ -110,7 +110,9 @@ fn events_and_logs_have_the_documents_numbers() {
     fields("RunEvent", "ts 1, snapshot 2, message 3");
     fields("LogChunk", "ts 1, run_id 2, stream 3, data 4");
     assert_eq!(kind_of("LogChunk", "data"), Kind::Bytes);
-    for (message, field) in [("RunEvent", "ts"), ("LogChunk", "ts"), ("Run", "created_at"), ("Condition", "last_transition")] {
+    for (message, field) in
+        [("RunEvent", "ts"), ("LogChunk", "ts"), ("Run", "created_at"), ("Condition", "last_transition")]
+    {
         let Kind::Message(kind) = kind_of(message, field) else { panic!("{message}.{field} is no message") };
         assert_eq!(kind.full_name(), "google.protobuf.Timestamp");
     }
@@ -119,7 +121,10 @@ fn events_and_logs_have_the_documents_numbers() {
 // CONTRACT "Additions, with their numbers"
 #[test]
 fn the_additions_have_the_contracts_numbers() {
-    fields("MachineSpec", "provider 5, location 6, rack 7, serial_number 8, customer_id 9, system_uuid 10, credentials_ref 11");
+    fields(
+        "MachineSpec",
+        "provider 5, location 6, rack 7, serial_number 8, customer_id 9, system_uuid 10, credentials_ref 11",
+    );
     fields("MachineStatus", "effective_state 4, last_seen 5, phase_set_by 6, desired 7, observed 8, execution 9");
     fields("Machine", "version 5");
     fields("Condition", "message 5, observed_at 6, stale 7");

@@ -58,7 +58,8 @@ on_both!(executions_are_listed_newest_first_filtered_and_paged, |api| async move
         runs.push(api.carry_out(start(machine, "REBOOT", &format!("r{i}"))).await.run_id);
     }
     runs.reverse();
-    let subjects = |page: mw::ListExecutionsResponse| page.executions.into_iter().map(|e| e.subject).collect::<Vec<_>>();
+    let subjects =
+        |page: mw::ListExecutionsResponse| page.executions.into_iter().map(|e| e.subject).collect::<Vec<_>>();
     assert_eq!(subjects(list(&api, "", 0, "").await.expect("lists")), runs);
     assert_eq!(subjects(list(&api, "status=failed", 0, "").await.expect("lists")), [runs[2].clone()]);
     assert_eq!(subjects(list(&api, "machine_id=m-1 AND workflow=run", 0, "").await.expect("lists")).len(), 3);
@@ -112,11 +113,10 @@ on_both!(terminating_an_execution_ends_its_run_at_once, |api| async move {
     let terminated = terminate(&api, &run.run_id, "it hangs").await.expect("terminates");
     assert_eq!((terminated.status.as_str(), terminated.holder.as_str()), ("terminated", ""));
     let ended = api.run(&run.run_id).await;
-    assert_eq!((ended.phase(), states(&ended)), (RunPhase::Canceled, vec![
-        State::Succeeded,
-        State::Failed,
-        State::Waiting
-    ]));
+    assert_eq!(
+        (ended.phase(), states(&ended)),
+        (RunPhase::Canceled, vec![State::Succeeded, State::Failed, State::Waiting])
+    );
     let error = ended.error.expect("an error");
     assert_eq!(error.code, "TERMINATED");
     assert!(error.message.contains("tester") && error.message.contains("it hangs"), "{error:?}");
@@ -136,7 +136,8 @@ on_both!(the_worker_of_a_terminated_execution_writes_nothing_more, |api| async m
     let (ended, described) = (api.run(&run.run_id).await, api.execution(&run.run_id).await);
     assert_eq!(ended.phase(), RunPhase::Canceled);
     // its call was in the air and takes effect; what it would do next, it must not
-    eventually("the call in the air to land", || async { (api.count_effects("m-1", "netboot") == 1).then_some(()) }).await;
+    eventually("the call in the air to land", || async { (api.count_effects("m-1", "netboot") == 1).then_some(()) })
+        .await;
     let next = api.carry_out(start("m-1", "REBOOT", "r2")).await;
     assert_eq!(next.phase(), RunPhase::Succeeded);
     assert_eq!((api.run(&run.run_id).await, api.execution(&run.run_id).await), (ended, described));

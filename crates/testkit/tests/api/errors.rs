@@ -98,11 +98,7 @@ async fn every_line_of_the_contracts_table_has_its_code_and_reason() {
         (run(api.try_cancel("run_404").await), Code::NotFound, "RUN_NOT_FOUND"),
         (run(api.try_start(start_plan("m-2", "p-404", "r")).await), Code::NotFound, "PLAN_NOT_FOUND"),
         (run(api.try_start(start("m-1", "REBOOT", "req-2")).await), Code::FailedPrecondition, "ACTIVE_RUN"),
-        (
-            api.try_set_phase("m-2", Phase::InService).await.map(drop),
-            Code::FailedPrecondition,
-            "ILLEGAL_TRANSITION",
-        ),
+        (api.try_set_phase("m-2", Phase::InService).await.map(drop), Code::FailedPrecondition, "ILLEGAL_TRANSITION"),
         (run(api.try_start(start("m-2", "REBOOT", "")).await), Code::InvalidArgument, "INVALID_FIELD"),
         (run(api.try_start(start("m-2", "DANCE", "r")).await), Code::InvalidArgument, "UNKNOWN_RUN_TYPE"),
         (list("colour=red", "").await, Code::InvalidArgument, "INVALID_FILTER"),

@@ -135,14 +135,7 @@ async fn the_sample_run_is_representable_and_can_be_lived() {
     let run = api.at_step(&run.run_id, "repave-os").await;
     assert_eq!(
         (&run.machine_id, &run.request_id, &run.r#type, &run.plan_id, run.phase(), &run.current_step),
-        (
-            &sample.machine_id,
-            &sample.request_id,
-            &sample.r#type,
-            &sample.plan_id,
-            sample.phase(),
-            &sample.current_step
-        )
+        (&sample.machine_id, &sample.request_id, &sample.r#type, &sample.plan_id, sample.phase(), &sample.current_step)
     );
     assert_eq!(states(&run)[..2], states(&sample));
     assert_eq!(states(&run)[2..], [State::Waiting; 3]);
@@ -211,7 +204,8 @@ async fn poll_for_completion() {
         seen.push((now.phase(), now.current_step));
         seen.dedup();
     }
-    let order = |p: &(RunPhase, String)| (p.0 as i32, ["", "set-netboot", "repave", "reboot"].iter().position(|s| *s == p.1));
+    let order =
+        |p: &(RunPhase, String)| (p.0 as i32, ["", "set-netboot", "repave", "reboot"].iter().position(|s| *s == p.1));
     let running: Vec<_> = seen.iter().filter(|p| p.0 == RunPhase::Running).collect();
     assert!(running.iter().map(|p| order(p)).is_sorted(), "{seen:?}");
     assert_eq!(api.run(&run.run_id).await.phase(), RunPhase::Succeeded);

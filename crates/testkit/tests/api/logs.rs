@@ -38,14 +38,17 @@ on_both!(a_commands_output_is_kept_in_order_with_its_streams_apart, |api| async 
     api.sim("m-1", &[]).await;
     let run = two_commands(&api).await;
     let chunks = logs(&api, &run.run_id, 0, false).await;
-    assert_eq!(lines(&chunks), [
-        ("one", "stdout", "+ echo hello\n".into()),
-        ("one", "stderr", "warning: simulated\n".into()),
-        ("one", "stdout", "hello\n".into()),
-        ("two", "stdout", "+ uptime -p\n".into()),
-        ("two", "stderr", "warning: simulated\n".into()),
-        ("two", "stdout", "ok\n".into()),
-    ]);
+    assert_eq!(
+        lines(&chunks),
+        [
+            ("one", "stdout", "+ echo hello\n".into()),
+            ("one", "stderr", "warning: simulated\n".into()),
+            ("one", "stdout", "hello\n".into()),
+            ("two", "stdout", "+ uptime -p\n".into()),
+            ("two", "stderr", "warning: simulated\n".into()),
+            ("two", "stdout", "ok\n".into()),
+        ]
+    );
     numbered_without_holes(&chunks, 1);
     assert!(chunks.iter().all(|c| c.run_id == run.run_id && c.ts.is_some()));
 });

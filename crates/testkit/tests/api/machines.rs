@@ -61,12 +61,8 @@ async fn a_new_machine_is_factory_ready_and_held_by_nobody() {
 async fn every_field_of_the_spec_round_trips() {
     let api = Api::new().await;
     let labels = map(&[("env", "prod"), ("sim.latency_ms", "0"), ("näme", "wert \"1\"")]);
-    let sent = pb::Machine {
-        machine_id: "m-1".into(),
-        labels: labels.clone(),
-        spec: Some(full_spec()),
-        ..Default::default()
-    };
+    let sent =
+        pb::Machine { machine_id: "m-1".into(), labels: labels.clone(), spec: Some(full_spec()), ..Default::default() };
     let machine = api.register(sent).await;
     assert_eq!((machine.spec, machine.labels), (Some(full_spec()), labels));
 }

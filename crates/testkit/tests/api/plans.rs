@@ -70,7 +70,10 @@ async fn a_created_plan_round_trips_with_every_kind_of_step() {
     let api = Api::new().await;
     let environment = BTreeMap::from([("LANG".to_owned(), "C".to_owned())]);
     let sent = plan(vec![
-        step("a", Kind::Ssh(pb::SshCommand { command: "sh".into(), args: vec!["-c".into(), "a\nb".into()], environment })),
+        step(
+            "a",
+            Kind::Ssh(pb::SshCommand { command: "sh".into(), args: vec!["-c".into(), "a\nb".into()], environment }),
+        ),
         step("b", Kind::Reboot(pb::Reboot { mode: "force".into() })),
         step("c", Kind::Netboot(pb::SetNetboot { mode: "HTTP".into(), persistent: true })),
         step("d", Kind::Repave(pb::RepaveImage { image: "i".into(), user_data_ref: "u".into() })),
@@ -96,11 +99,10 @@ async fn unset_and_explicit_zero_stay_apart() {
     let read = get(&api, "p-1").await.expect("is there");
     assert_eq!(read, sent);
     let presence = |s: &pb::Step| (s.timeout_seconds, s.max_retries);
-    assert_eq!(read.steps.iter().map(presence).collect::<Vec<_>>(), [
-        (None, None),
-        (Some(0), Some(0)),
-        (Some(60), Some(2))
-    ]);
+    assert_eq!(
+        read.steps.iter().map(presence).collect::<Vec<_>>(),
+        [(None, None), (Some(0), Some(0)), (Some(60), Some(2))]
+    );
 }
 
 // G-3-08, G-3-11, DESIGN "limits"

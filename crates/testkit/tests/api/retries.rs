@@ -24,7 +24,8 @@ async fn two_failures_and_two_retries_succeed_at_the_third_attempt() {
     let run = api.carry_out(start_plan("m-1", "p", "r1")).await;
     assert_eq!((run.phase(), run.steps[0].retry_count), (RunPhase::Succeeded, 2), "{run:?}");
     assert_eq!(api.effect_kinds("m-1"), ["fault", "fault", "repave_started", "repaved"]);
-    let attempts: Vec<String> = api.effects("m-1").into_iter().filter(|e| e.kind != "created").map(|e| e.operation).collect();
+    let attempts: Vec<String> =
+        api.effects("m-1").into_iter().filter(|e| e.kind != "created").map(|e| e.operation).collect();
     let ends: Vec<&str> = attempts.iter().filter_map(|key| key.rsplit('.').next()).collect();
     assert_eq!(ends, ["1", "2", "3", "3"], "every attempt has its own key");
 }
@@ -115,7 +116,15 @@ async fn a_timeout_without_a_retry_fails_the_run_and_names_itself() {
 async fn a_wrong_machine_is_not_tried_again() {
     let api = Api::new().await;
     for (id, kind) in [("a", netboot()), ("b", repave("i-1")), ("c", reboot())] {
-        api.sim(id, &[("sim.fault.netboot", "wrong-machine"), ("sim.fault.repave", "wrong-machine"), ("sim.fault.reboot", "wrong-machine")]).await;
+        api.sim(
+            id,
+            &[
+                ("sim.fault.netboot", "wrong-machine"),
+                ("sim.fault.repave", "wrong-machine"),
+                ("sim.fault.reboot", "wrong-machine"),
+            ],
+        )
+        .await;
         let plan = format!("p-{id}");
         one_step(&api, &plan, retrying(step("only", kind), 5)).await;
         let run = api.carry_out(start_plan(id, &plan, "r1")).await;

@@ -49,7 +49,12 @@ async fn every_type_succeeds_without_a_cluster() {
 async fn every_type_succeeds_with_a_cluster() {
     let api = Api::new().await;
     for (kind, plan, steps, phase) in [
-        ("REPAVE", "default-repave-join", vec!["set-netboot", "repave", "reboot", "join-cluster", "verify"], Phase::InService),
+        (
+            "REPAVE",
+            "default-repave-join",
+            vec!["set-netboot", "repave", "reboot", "join-cluster", "verify"],
+            Phase::InService,
+        ),
         ("REBOOT", "default-reboot", vec!["reboot"], Phase::InService),
         ("UPGRADE", "default-upgrade", vec!["drain", "upgrade", "restart", "uncordon", "verify"], Phase::InService),
         ("NET_RECONFIG", "default-net-reconfig", vec!["net-reconfig"], Phase::InService),
@@ -195,7 +200,8 @@ async fn later_steps_do_not_run_after_a_failure() {
     api.sim("m-1", &[("sim.fault.repave", "fail")]).await;
     let mut failing = step("second", repave("i-1"));
     failing.max_retries = Some(0);
-    api.create_plan("p", vec![step("first", reboot()), failing, step("third", reboot()), step("fourth", reboot())]).await;
+    api.create_plan("p", vec![step("first", reboot()), failing, step("third", reboot()), step("fourth", reboot())])
+        .await;
     let run = api.carry_out(start_plan("m-1", "p", "r1")).await;
     assert_eq!(run.phase(), RunPhase::Failed);
     assert_eq!(states(&run), [State::Succeeded, State::Failed, State::Waiting, State::Waiting]);

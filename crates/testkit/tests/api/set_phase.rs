@@ -193,7 +193,9 @@ async fn leaving_maintenance_clears_needs_intervention() {
         api.set_phase(id, to).await;
         let after = api.condition(id, "NeedsIntervention").await.expect("kept, with its end");
         assert!(!after.status && !after.reason.is_empty() && after.message.contains("tester"), "{after:?}");
-        assert!(after.last_transition.map(|t| (t.seconds, t.nanos)) > before.last_transition.map(|t| (t.seconds, t.nanos)));
+        assert!(
+            after.last_transition.map(|t| (t.seconds, t.nanos)) > before.last_transition.map(|t| (t.seconds, t.nanos))
+        );
     }
 }
 

@@ -157,11 +157,8 @@ async fn a_capability_that_the_provider_lacks_is_refused_before_anything_begins(
     for (kind, capability) in
         [("REPAVE", "image"), ("RMA", "cluster"), ("UPGRADE", "exec"), ("NET_RECONFIG", "network")]
     {
-        let refusal = refused(
-            runs.start_run(start("m-1", kind, kind)).await,
-            Code::FailedPrecondition,
-            "CAPABILITY_MISSING",
-        );
+        let refusal =
+            refused(runs.start_run(start("m-1", kind, kind)).await, Code::FailedPrecondition, "CAPABILITY_MISSING");
         assert_eq!(refusal.says("narrow").details["capability"], capability, "{kind}");
     }
     let get = pb::GetMachineRequest { machine_id: "m-1".into() };

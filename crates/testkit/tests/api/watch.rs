@@ -120,10 +120,8 @@ async fn a_watch_of_an_ended_run_shows_it_and_ends() {
 on_both!(resuming_at_any_sequence_gives_exactly_the_rest, |api| async move {
     api.sim("m-1", &[]).await;
     api.sim("m-2", &[]).await;
-    let (one, two) = tokio::join!(
-        api.carry_out(start("m-1", "REPAVE", "r1")),
-        api.carry_out(start("m-2", "REBOOT", "r1"))
-    );
+    let (one, two) =
+        tokio::join!(api.carry_out(start("m-1", "REPAVE", "r1")), api.carry_out(start("m-2", "REBOOT", "r1")));
     let everything = until_ended(&mut watch(&api, "", Some(0)).await, 2).await;
     let head = everything.last().expect("events").sequence;
     for after in 0..=head {
@@ -133,8 +131,7 @@ on_both!(resuming_at_any_sequence_gives_exactly_the_rest, |api| async move {
             assert_eq!(next(&mut stream).await, *expected, "after {after}");
         }
         for run in [&one, &two] {
-            let of_run: Vec<pb::RunEvent> =
-                rest.iter().filter(|e| snapshot(e).run_id == run.run_id).cloned().collect();
+            let of_run: Vec<pb::RunEvent> = rest.iter().filter(|e| snapshot(e).run_id == run.run_id).cloned().collect();
             let filter = format!("run_id={}", run.run_id);
             assert_eq!(all(watch(&api, &filter, Some(after)).await).await, of_run, "{filter} after {after}");
         }

@@ -77,12 +77,15 @@ async fn a_filter_holds_for_what_follows() {
 #[tokio::test]
 async fn a_filter_by_phase_is_refused() {
     let api = Api::new().await;
-    for filter in ["phase=RUNNING", "plan_id=p", "current_step=reboot", "machine_id=m-1 AND phase=PENDING", "type=DANCE"] {
+    for filter in
+        ["phase=RUNNING", "plan_id=p", "current_step=reboot", "machine_id=m-1 AND phase=PENDING", "type=DANCE"]
+    {
         let refusal = try_watch(&api, filter, None).await.map(drop);
         let refusal = refused(refusal, Code::InvalidArgument, "INVALID_FILTER");
         assert_eq!(refusal.field, "filter", "{filter}");
     }
-    let refusal = refused(try_watch(&api, "phase=RUNNING", None).await.map(drop), Code::InvalidArgument, "INVALID_FILTER");
+    let refusal =
+        refused(try_watch(&api, "phase=RUNNING", None).await.map(drop), Code::InvalidArgument, "INVALID_FILTER");
     assert_eq!(refusal.allowed(), ["run_id", "machine_id", "request_id", "type"]);
 }
 

@@ -58,6 +58,7 @@ fn router(service: &Service, options: &ServerOptions) -> Result<Router, tonic_re
             health.set_serving::<pb::machine_service_server::MachineServiceServer<Machines>>().await;
             health.set_serving::<pb::plan_service_server::PlanServiceServer<Plans>>().await;
             health.set_serving::<pb::run_service_server::RunServiceServer<Runs>>().await;
+            health.set_serving::<mw::engine_service_server::EngineServiceServer<Engines>>().await;
         }
     });
     let reflection = tonic_reflection::server::Builder::configure()

@@ -116,7 +116,7 @@ fn present(tx: &mut Tx<'_>, filter: &Filter, range: LogRange) -> TxResult<Vec<Ru
 }
 
 pub(crate) fn check_range(after: u64, range: LogRange) -> Result<(), Error> {
-    if after + 1 >= range.first && after <= range.head {
+    if after.saturating_add(1) >= range.first && after <= range.head {
         return Ok(());
     }
     let (first, head) = (range.first, range.head);

@@ -3,11 +3,11 @@
 
 use domain::run::RunPhase;
 use engine::{Engine, JournalObserver};
-use testkit::fleet::{Database, Fleet, admin, eventually, machine, quick, start};
 use service::{NewMachine, RunView, Service};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use testkit::fleet::{Database, Fleet, admin, eventually, machine, quick, start};
 
 /// The engine dies right after its `n`th journal entry (0: never). Counts what it saw.
 struct Reaper {

@@ -3,11 +3,11 @@
 use domain::ExecutionId;
 use domain::run::RunPhase;
 use engine::EngineOptions;
-use testkit::fleet::{Database, Fleet, admin, eventually, labelled, machine, quick, start};
 use service::{RunView, Service};
 use std::time::Duration;
 use store::execution::{self, NewExecution};
 use store::{Caller, session};
+use testkit::fleet::{Database, Fleet, admin, eventually, labelled, machine, quick, start};
 
 async fn until_ended(service: &Service, run: &str) -> RunView {
     eventually("the run ends", || async {

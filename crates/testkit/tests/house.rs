@@ -1,8 +1,8 @@
 //! House rules, kept by machine: the layers, the size and head of files, what must not be in the tree.
 
-use testkit::golden::root;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
+use testkit::golden::root;
 
 /// From the bottom up: a crate uses only crates above it in this list, and of those only the ones named.
 /// (`docs/architecture.md` says why.)

@@ -4,8 +4,8 @@ use domain::lifecycle::{Deadline, Edge, State};
 use domain::machine::Phase;
 use domain::run::RunPhase;
 use domain::step::StepState;
-use testkit::{golden, lifecycles};
 use std::collections::HashSet;
+use testkit::{golden, lifecycles};
 
 #[test]
 fn the_documentation_is_what_the_tables_say() {

@@ -106,6 +106,9 @@ fn the_descriptor_is_the_golden_one() {
 // issue 2 item 7: a check against wire-breaking changes
 #[test]
 fn nothing_that_clients_depend_on_is_gone() {
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        return; // checked where it is written
+    }
     let old = golden();
     assert!(old.lines().count() > 200, "the golden file is missing or empty: {GOLDEN}");
     check_compatible(&old, &rendered());

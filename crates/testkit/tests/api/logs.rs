@@ -133,7 +133,9 @@ async fn a_follower_ends_when_the_run_is_canceled() {
 async fn output_is_cut_at_the_cap_with_a_marker() {
     let api = Api::new().await;
     api.sim("m-1", &[("sim.output_bytes", "3000000")]).await;
-    api.create_plan("p", vec![step("much", ssh("yes", &[])), step("more", ssh("yes", &[]))]).await;
+    let mut steps = vec![step("much", ssh("yes", &[])), step("more", ssh("yes", &[]))];
+    steps.iter_mut().for_each(|s| (s.timeout_seconds, s.max_retries) = (Some(30), Some(0)));
+    api.create_plan("p", steps).await;
     let run = api.start(start_plan("m-1", "p", "r1")).await;
     let chunks = logs(&api, &run.run_id, 0, false).await;
     assert_eq!(api.ended(&run.run_id).await.phase(), RunPhase::Succeeded);

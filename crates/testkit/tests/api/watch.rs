@@ -162,7 +162,7 @@ async fn a_reader_that_does_not_read_for_long_gets_everything() {
     let api = Api::new().await;
     let mut slow = watch(&api, "", Some(0)).await;
     let machines = 24;
-    let (api_ref, runs_each) = (&api, 3);
+    let (api_ref, runs_each) = (&api, 6);
     join_all((0..machines).map(|i| async move {
         let id = format!("m-{i}");
         api_ref.sim(&id, &[]).await;

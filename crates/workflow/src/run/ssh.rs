@@ -61,7 +61,8 @@ impl Stage for Ssh {
         };
         let output = progress.take(news.output);
         progress.offset = news.offset;
-        Look { seen, facts: (!output.is_empty()).then(|| serde_json::json!(progress)), output }
+        // past the cap nothing is kept, but how far it was read is
+        Look { seen, facts: (!output.is_empty() || progress.cut).then(|| serde_json::json!(progress)), output }
     }
 
     async fn act(&self, at: &At<'_>) -> Acted {

@@ -1,0 +1,17 @@
+//! The program itself: servers and commands as processes over loopback, killed, stopped and started again
+//! as they are in life. What the crates promise one by one is tried here on the whole.
+#![allow(clippy::expect_used, clippy::panic)] // for tests only: what cannot be done is a failed test
+
+mod audit;
+mod backup;
+mod configuration;
+mod demo;
+mod exit_codes;
+mod first_start;
+mod fleet;
+mod help;
+mod killed;
+mod process;
+mod server;
+mod shared_database;
+mod shutdown;

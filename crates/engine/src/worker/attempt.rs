@@ -145,6 +145,9 @@ impl Worker<'_> {
 
     /// Stops what is under way, as far as possible; what could not be stopped is written down.
     pub(super) async fn abort(&mut self, index: usize, attempt: u32) -> Step<()> {
+        // the intent first: an execution that was ended from outside runs no more of its code
+        let detail = serde_json::json!({"stage": self.execution.stage});
+        self.commit(self.execution.clone(), vec![Entry { entry: "aborting", detail }], vec![]).await?;
         self.authority().await?;
         let cx = self.cx(index, attempt);
         let aborted = self.bounded(self.work.abort(&cx)).await;

@@ -149,8 +149,10 @@ impl<'a> Worker<'a> {
                 let settles = Instant::now() + execution.settle;
                 Ok(Self { core, lease, execution, facts, work, cancel, settles })
             }
-            Err(e) if e.reason == Reason::StoreUnavailable || e.reason == Reason::ShuttingDown => Err(Stop::Trouble(e)),
-            Err(e) => Err(set_aside(core, lease, execution, &e).await),
+            Err(e) if matches!(e.reason, Reason::NotConfirmed | Reason::ProviderUnknown | Reason::Internal) => {
+                Err(set_aside(core, lease, execution, &e).await)
+            }
+            Err(e) => Err(Stop::Trouble(e)),
         }
     }
 

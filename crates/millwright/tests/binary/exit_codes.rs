@@ -1,7 +1,7 @@
 //! The exit codes of the client, each as a script would meet it.
 
 use crate::fleet::text;
-use crate::server::Home;
+use crate::server::{Home, QUICK};
 
 const FAILING: &str = "plan_id: reboot-once\nsteps:\n- {name: reboot, max_retries: 0, reboot: {mode: bmc}}\n";
 
@@ -54,11 +54,11 @@ fn a_run_that_fails_is_an_exit_code_for_whoever_waits() {
 #[test]
 fn a_machine_with_an_active_run_refuses_another() {
     let home = Home::new();
-    let server = home.launch("data").with(&["--sim", "0"]).start();
+    let server = home.launch("data").with(&["--sim", "0"]).config(QUICK).start();
     server.register("m-1", &["sim.fault.reboot=hang"]);
     let run = server.start("m-1", "REBOOT");
     server.run(&["run", "start", "m-1", "--type", "REPAVE"]).with(4).saying(&run);
     server.run(&["run", "wait", &run, "--timeout", "10ms"]).with(1);
-    // a stream that its server leaves behind is unreachable, not a success
     server.ok(&["run", "cancel", &run]);
+    server.run(&["run", "wait", &run]).with(1).saying("CANCELED");
 }

@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Short enough that a takeover does not take long: the last call of a lost holder is waited out.
 pub const QUICK: &str = "[engine]\nlease_seconds = 4\ncall_timeout_seconds = 1\n";
@@ -118,9 +119,11 @@ impl Launch {
     /// Starts it at an address that stays the same at the next start. From a range out of which the system
     /// gives no ports by itself, so that nobody takes it meanwhile.
     pub fn start_at_a_fixed_address(&mut self) -> Server {
-        let first = std::process::id() % 10_000;
-        for port in (0..50).map(|n| 20_000 + (first + n * 199) % 10_000) {
-            self.listen = format!("127.0.0.1:{port}");
+        // none is tried twice in this process: a neighbour may have it, and be between two starts
+        static TRIED: AtomicU32 = AtomicU32::new(0);
+        for _ in 0..50 {
+            let tried = TRIED.fetch_add(1, Ordering::Relaxed);
+            self.listen = format!("127.0.0.1:{}", 20_000 + (std::process::id() + tried * 199) % 10_000);
             match self.try_start() {
                 Ok(server) => return server,
                 Err(ended) => drop(ended.saying("listening on")),

@@ -129,12 +129,17 @@ on_both!(a_cancel_that_races_with_the_end_has_one_outcome, |api| async move {
         let canceled = api.try_cancel(&run.run_id).await;
         let ended = api.ended(&run.run_id).await;
         match canceled {
-            Ok(answer) => assert_eq!((ended.phase(), answer), (RunPhase::Canceled, ended.clone())),
+            // asked in time, and the run may still have come to its end first
+            Ok(answer) => assert_eq!(answer, ended),
             Err(e) => drop(refused(Err::<(), _>(e), Code::FailedPrecondition, "RUN_ALREADY_ENDED")),
         }
         let status = api.status(&id).await;
         assert_eq!(status.active_run_id, "");
-        let expected = if ended.phase() == RunPhase::Canceled { Phase::Maintenance } else { Phase::Ready };
+        let expected = match ended.phase() {
+            RunPhase::Canceled => Phase::Maintenance,
+            RunPhase::Succeeded => Phase::Ready,
+            other => panic!("{other:?} is neither end"),
+        };
         assert_eq!(status.phase(), expected, "{ended:?}");
     }
 });

@@ -1,6 +1,6 @@
 //! The engine's own surface: what it carries out, and the ways to stop it.
 
-use crate::fixture::{Api, on_both, start, states};
+use crate::fixture::{Api, is_terminal, on_both, patient, sim_machine, start, states};
 use crate::refusal::{refused, refused_field};
 use proto::baremetal::v1::machine_status::Phase;
 use proto::baremetal::v1::run::Phase as RunPhase;
@@ -128,8 +128,8 @@ on_both!(terminating_an_execution_ends_its_run_at_once, |api| async move {
 });
 
 // the worker that had it comes back to a fence
-on_both!(the_worker_of_a_terminated_execution_writes_nothing_more, |api| async move {
-    api.sim("m-1", &[("sim.fault.netboot", "slow:300")]).await;
+on_both!(the_worker_of_a_terminated_execution_writes_nothing_more, patient(), |api| async move {
+    api.sim("m-1", &[("sim.fault.netboot", "slow:700")]).await;
     let run = api.start(start("m-1", "REPAVE", "r1")).await;
     api.at_step(&run.run_id, "set-netboot").await;
     terminate(&api, &run.run_id, "a test").await.expect("terminates");
@@ -157,6 +157,25 @@ async fn terminating_a_pending_run_cancels_it() {
     assert!(ended.error.is_some_and(|e| e.message.contains("not wanted")));
     api.unfreeze().await;
     assert_eq!(api.carry_out(start("m-1", "REBOOT", "r2")).await.phase(), RunPhase::Succeeded);
+}
+
+// DESIGN section 1: always a reason, always a way out
+#[tokio::test]
+async fn a_run_whose_provider_is_gone_says_so_and_can_be_ended() {
+    let api = Api::new().await;
+    api.sim("m-1", &[("sim.fault.reboot", "fail")]).await;
+    let run = api.start(start("m-1", "REBOOT", "r1")).await;
+    api.until(&run.run_id, "in backoff", |r| r.steps[0].retry_count >= 1).await;
+    let mut elsewhere = sim_machine("m-1", &[]);
+    elsewhere.spec.as_mut().expect("a spec").provider = "gone".into();
+    api.register(elsewhere).await;
+    let stuck = api.until(&run.run_id, "without its provider", |r| r.why.contains("gone") || is_terminal(r)).await;
+    if !is_terminal(&stuck) {
+        assert!(stuck.why.contains("terminate"), "the way out is named: {}", stuck.why);
+        terminate(&api, &run.run_id, "its provider is gone").await.expect("terminates");
+    }
+    let status = api.status("m-1").await;
+    assert_eq!((status.phase(), status.active_run_id.as_str()), (Phase::Maintenance, ""));
 }
 
 // CONTRACT: codes

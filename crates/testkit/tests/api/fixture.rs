@@ -1,6 +1,7 @@
 //! A server with its clients, and the small things most tests begin with.
 
 use crate::raw::{self, Signed};
+use engine::EngineOptions;
 use proto::baremetal::v1 as pb;
 use proto::baremetal::v1::machine_service_client::MachineServiceClient;
 use proto::baremetal::v1::machine_status::Phase;
@@ -12,6 +13,7 @@ use proto::millwright::v1 as mw;
 use proto::millwright::v1::engine_service_client::EngineServiceClient;
 use sim::Effect;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use testkit::fleet::{Database, Fleet, eventually, quick};
 use testkit::server::{Door, TestServer};
 use tonic::Status;
@@ -21,6 +23,9 @@ use tonic::transport::Channel;
 /// Runs one body on both databases: `name::sqlite` and `name::postgres`.
 macro_rules! on_both {
     ($name:ident, |$api:ident| $body:expr) => {
+        crate::fixture::on_both!($name, crate::fixture::brisk(), |$api| $body);
+    };
+    ($name:ident, $options:expr, |$api:ident| $body:expr) => {
         mod $name {
             #[allow(unused_imports)]
             use super::*;
@@ -31,17 +36,27 @@ macro_rules! on_both {
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn sqlite() {
-                body(crate::fixture::Api::on(testkit::fleet::Database::Sqlite).await).await;
+                body(crate::fixture::Api::with(testkit::fleet::Database::Sqlite, $options).await).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn postgres() {
-                body(crate::fixture::Api::on(testkit::fleet::Database::Postgres).await).await;
+                body(crate::fixture::Api::with(testkit::fleet::Database::Postgres, $options).await).await;
             }
         }
     };
 }
 pub(crate) use on_both;
+
+/// A call that hangs is given up soon, so that nobody waits long for what never answers.
+pub fn brisk() -> EngineOptions {
+    EngineOptions { call_timeout: Duration::from_millis(300), ..quick("test") }
+}
+
+/// A slow call is waited for.
+pub fn patient() -> EngineOptions {
+    EngineOptions { call_timeout: Duration::from_secs(3), lease: Duration::from_secs(10), ..quick("test") }
+}
 
 pub struct Api {
     pub server: TestServer,
@@ -53,14 +68,10 @@ pub struct Api {
 
 impl Api {
     pub async fn new() -> Self {
-        Self::on(Database::Sqlite).await
+        Self::with(Database::Sqlite, brisk()).await
     }
 
-    pub async fn on(database: Database) -> Self {
-        Self::with(database, quick("test")).await
-    }
-
-    pub async fn with(database: Database, options: engine::EngineOptions) -> Self {
+    pub async fn with(database: Database, options: EngineOptions) -> Self {
         // on a thread where blocking is allowed, and still on this runtime's clock
         let fleet = tokio::task::spawn_blocking(move || Fleet::new(database, 1)).await.expect("a fleet");
         let server = TestServer::start_with(fleet, options).await;

@@ -1,12 +1,12 @@
 //! The brake, and the cap on destructive stages in one rack.
 
-use crate::fixture::{Api, netboot, on_both, reboot, sim_machine, start, start_plan, states, step};
+use crate::fixture::{Api, brisk, netboot, on_both, patient, reboot, sim_machine, start, start_plan, states, step};
 use crate::refusal::refused_field;
 use proto::baremetal::v1 as pb;
 use proto::baremetal::v1::run::Phase as RunPhase;
 use proto::baremetal::v1::step_status::State;
 use proto::millwright::v1 as mw;
-use testkit::fleet::{Database, eventually, quick};
+use testkit::fleet::{Database, eventually};
 
 fn time(at: Option<prost_reflect::prost_types::Timestamp>) -> i64 {
     at.map(|t| t.seconds * 1_000_000 + i64::from(t.nanos) / 1000).expect("a time")
@@ -45,8 +45,8 @@ on_both!(a_freeze_holds_pending_runs_until_it_is_released, |api| async move {
 });
 
 // DESIGN section 7 "brake": no stage is entered while frozen; what is in hand is finished
-on_both!(a_freeze_holds_the_next_stage_until_it_is_released, |api| async move {
-    api.sim("m-1", &[("sim.fault.netboot", "slow:400")]).await;
+on_both!(a_freeze_holds_the_next_stage_until_it_is_released, patient(), |api| async move {
+    api.sim("m-1", &[("sim.fault.netboot", "slow:700")]).await;
     api.create_plan("p", vec![step("first", netboot()), step("second", reboot())]).await;
     let run = api.start(start_plan("m-1", "p", "r1")).await;
     api.at_step(&run.run_id, "first").await;
@@ -69,6 +69,29 @@ on_both!(a_freeze_holds_the_next_stage_until_it_is_released, |api| async move {
     assert!(time(ended.steps[1].started_at) >= before);
 });
 
+// a cancel is kept while the brake is on, and carried out when it is released
+#[tokio::test]
+async fn a_cancel_during_a_freeze_is_carried_out_after_it() {
+    let api = Api::new().await;
+    api.sim("m-1", &[("sim.fault.reboot", "fail")]).await;
+    let mut patient = step("reboot", reboot());
+    patient.max_retries = Some(20);
+    api.create_plan("p", vec![patient]).await;
+    let run = api.start(start_plan("m-1", "p", "r1")).await;
+    api.until(&run.run_id, "in backoff", |r| r.steps[0].retry_count >= 1).await;
+    api.freeze().await;
+    let release = async {
+        eventually("the cancel to be on record", || async {
+            let why = api.run(&run.run_id).await.why;
+            (why.contains("cancel requested by tester") || why.is_empty()).then_some(())
+        })
+        .await;
+        api.unfreeze().await;
+    };
+    let (canceled, ()) = tokio::join!(api.try_cancel(&run.run_id), release);
+    assert_eq!(canceled.expect("cancels").phase(), RunPhase::Canceled);
+}
+
 // a frozen control plane still answers and records
 #[tokio::test]
 async fn a_freeze_does_not_stop_registrations_and_starts() {
@@ -90,7 +113,7 @@ fn in_rack(id: &str, rack: &str) -> pb::Machine {
 // DESIGN section 7 "brake": blast-radius caps on destructive stages per rack and hour
 #[tokio::test]
 async fn the_cap_of_a_rack_lets_one_repave_through_and_the_next_one_waits_and_says_why() {
-    let options = engine::EngineOptions { destructive_per_rack_and_hour: 1, ..quick("test") };
+    let options = engine::EngineOptions { destructive_per_rack_and_hour: 1, ..brisk() };
     let api = Api::with(Database::Sqlite, options).await;
     for (id, rack) in [("a-1", "r1"), ("a-2", "r1"), ("b-1", "r2"), ("none-1", ""), ("none-2", "")] {
         api.register(in_rack(id, rack)).await;
@@ -113,7 +136,7 @@ async fn the_cap_of_a_rack_lets_one_repave_through_and_the_next_one_waits_and_sa
 // as above, on the shared database, with both at once
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_repaves_at_once_in_one_rack_one_waits_on_postgres() {
-    let options = engine::EngineOptions { destructive_per_rack_and_hour: 1, ..quick("test") };
+    let options = engine::EngineOptions { destructive_per_rack_and_hour: 1, ..brisk() };
     let api = Api::with(Database::Postgres, options).await;
     api.register(in_rack("a-1", "r1")).await;
     api.register(in_rack("a-2", "r1")).await;

@@ -87,7 +87,7 @@ async fn logs_resume_after_any_sequence() {
 on_both!(logs_of_a_live_run_are_followed_to_its_end, |api| async move {
     api.sim("m-1", &[("sim.fault.repave", "hang:1")]).await;
     let mut held = step("held", repave("i-1"));
-    held.timeout_seconds = Some(2);
+    held.timeout_seconds = Some(1);
     let steps = vec![step("before", ssh("echo", &["a"])), held, step("after", ssh("echo", &["b"]))];
     api.create_plan("p", steps).await;
     let run = api.start(start_plan("m-1", "p", "r1")).await;

@@ -43,6 +43,8 @@ on_both!(filters_select_by_fields_and_labels_with_and_or_not, |api| async move {
         ("labels.sim.latency_ms=1", vec![]),
         ("labels:env", vec!["m-1", "m-2", "m-3", "m-4"]),
         ("labels:nothing", vec![]),
+        ("labels.env:prod", vec!["m-1", "m-2"]),
+        ("labels.env:*", vec!["m-1", "m-2", "m-3", "m-4"]),
         ("labels.env=prod AND rack=r2", vec!["m-2"]),
         ("phase=READY OR phase=MAINTENANCE", vec!["m-2", "m-4"]),
         ("NOT labels.env=prod", vec!["m-3", "m-4"]),

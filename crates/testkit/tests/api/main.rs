@@ -28,5 +28,6 @@ mod set_phase;
 mod start_run;
 mod start_run_checks;
 mod start_run_refusals;
+mod two_servers;
 mod watch;
 mod watch_filters;

@@ -239,6 +239,28 @@ async fn a_process_waits_for_a_migration_that_takes_its_time() {
     opening.await.expect("no panic").expect("opens after all").close();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_commit_waits_for_the_log_as_long_as_for_any_statement() {
+    let store = TestStore::postgres().await;
+    let Options::Postgres(config) = &store.options else { panic!("not PostgreSQL") };
+    let (client, connection) = config.connect(tokio_postgres::NoTls).await.expect("connects");
+    tokio::spawn(async move { drop(connection.await) });
+    // as another process whose commit the disk keeps waiting
+    client.batch_execute("BEGIN; UPDATE log_head SET seq = seq").await.expect("locks");
+    let writing = async { store.register("m").await };
+    let releasing = async {
+        until("the writer to wait for the log", || async {
+            let sql = "SELECT 1 FROM pg_locks WHERE NOT granted";
+            (!client.query(sql, &[]).await.expect("reads").is_empty()).then_some(())
+        })
+        .await;
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        client.batch_execute("COMMIT").await.expect("unlocks");
+    };
+    tokio::join!(writing, releasing);
+    assert_eq!(store.head().await, 1);
+}
+
 /// Does the work in an open transaction, tells so, and goes on only when `done` comes or a while has
 /// passed: whoever has to wait for this transaction cannot be waited for.
 async fn linger<T: Send + 'static>(

@@ -225,6 +225,11 @@ impl Plan {
                 format!("has {}, at most {} are allowed", self.steps.len(), limits::PLAN_STEPS_MAX),
             ));
         }
+        let bytes: usize = self.steps.iter().map(|s| s.kind.payload_bytes()).sum();
+        if bytes > limits::PLAN_PAYLOAD_MAX {
+            let problem = format!("payloads have {bytes} bytes, at most {} are allowed", limits::PLAN_PAYLOAD_MAX);
+            return Err(bad("steps".into(), problem));
+        }
         let mut names = BTreeSet::new();
         for (i, step) in self.steps.iter().enumerate() {
             check_name(&format!("plan.steps[{i}].name"), &step.name)?;
@@ -305,10 +310,6 @@ impl Plan {
 
 impl Step {
     fn validate_payload(&self) -> Result<(), String> {
-        let bytes = self.kind.payload_bytes();
-        if bytes > limits::STEP_PAYLOAD_MAX {
-            return Err(format!("payload has {bytes} bytes, at most {} are allowed", limits::STEP_PAYLOAD_MAX));
-        }
         match &self.kind {
             StepKind::Ssh { command, args, environment } => {
                 if command.is_empty() {

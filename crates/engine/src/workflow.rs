@@ -2,6 +2,7 @@
 //! back, and how the product's own rows follow.
 
 use async_trait::async_trait;
+use domain::limits::short;
 use domain::stage::{Ending, FailureClass, StageDecl};
 use domain::{Error, ExecutionId, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,7 @@ pub struct Failure {
 
 impl Failure {
     pub fn new(code: &str, class: FailureClass, message: impl Into<String>) -> Self {
-        Self { code: code.to_owned(), class, message: message.into() }
+        Self { code: code.to_owned(), class, message: short(&message.into()) }
     }
 }
 

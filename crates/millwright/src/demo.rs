@@ -3,7 +3,7 @@
 use crate::cli;
 use crate::config::Config;
 use crate::maintenance::say;
-use crate::serve::{ServeOptions, Server, simulated_machine, start_logging, wait_for_signal};
+use crate::serve::{ServeOptions, Server, StopSignals, simulated_machine, start_logging};
 use clap::Args;
 use service::{NewMachine, Principal, RunView, StartRun};
 use std::process::ExitCode;
@@ -34,9 +34,10 @@ pub async fn run(options: DemoOptions) -> Result<ExitCode, String> {
     start_logging("warn", false)?;
     let folder = tempfile::tempdir().map_err(|e| format!("making a temporary folder: {e}"))?;
     let server = start_server(&options, folder.path()).await?;
+    let mut signals = StopSignals::listen()?;
     let result = tokio::select! {
         shown = show(&server, &options) => shown,
-        () = wait_for_signal() => Ok(ExitCode::SUCCESS),
+        () = signals.next() => Ok(ExitCode::SUCCESS),
     };
     server.stop().await;
     result
@@ -90,8 +91,8 @@ async fn show(server: &Server, options: &DemoOptions) -> Result<ExitCode, String
     ] {
         say(&format!("  {} {command}", program()));
     }
-    wait_for_signal().await;
-    Ok(ExitCode::SUCCESS)
+    // until the caller hears a signal
+    std::future::pending().await
 }
 
 /// As it was called, so that what is printed can be typed.

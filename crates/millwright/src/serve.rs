@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use store::{Ambient, Options, Store, SystemAmbient};
 use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::EnvFilter;
 use workflow::RunWorkflow;
@@ -72,32 +73,39 @@ pub async fn run(options: ServeOptions) -> Result<ExitCode, String> {
     let config = configure(&options)?;
     start_logging(&config.log.level, config.log.json)?;
     let server = Server::start(&options, &config).await?;
+    // before it is announced: whoever has read that it serves may ask it to stop
+    let mut signals = StopSignals::listen()?;
     say(&format!("millwright {} listens on http://{}", env!("CARGO_PKG_VERSION"), server.address));
     say(&format!("data folder: {}", server.data.path.display()));
     match &server.token_file {
         Some(path) => say(&format!("administrator token: {}", path.display())),
         None => say("administrator token: in the data folder of the server that created the database"),
     }
-    let mut stopped = Box::pin(wait_for_signal());
-    stopped.as_mut().await;
+    signals.next().await;
     say("stopping: work in hand goes to its next checkpoint (a second signal ends at once)");
     tokio::select! {
         () = server.stop() => Ok(ExitCode::SUCCESS),
-        () = wait_for_signal() => Ok(ExitCode::FAILURE),
+        () = signals.next() => Ok(ExitCode::FAILURE),
     }
 }
 
-pub async fn wait_for_signal() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let terminated = async {
-        match signal(SignalKind::terminate()) {
-            Ok(mut s) => drop(s.recv().await),
-            Err(_) => std::future::pending().await,
+/// The signals that ask for a stop, heard from the moment this is made.
+pub struct StopSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignals {
+    pub fn listen() -> Result<Self, String> {
+        let listen = |kind| signal(kind).map_err(|e| format!("listening for signals: {e}"));
+        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
+    }
+
+    pub async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
-    };
-    tokio::select! {
-        () = terminated => {}
-        _ = tokio::signal::ctrl_c() => {}
     }
 }
 

@@ -1,9 +1,12 @@
 //! Keyset paging: a token says after which key to go on, and for which question it was given.
 
+use crate::RunView;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use domain::machine::Machine;
 use domain::{Error, Reason, limits};
 use sha2::{Digest, Sha256};
+use store::execution::Execution;
 
 /// What a list call asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -19,6 +22,39 @@ pub struct Page<T> {
     pub items: Vec<T>,
     /// Empty on the last page.
     pub next_page_token: String,
+}
+
+/// Roughly how large an item is on the wire.
+pub(crate) trait Weigh {
+    fn bytes(&self) -> usize;
+}
+
+/// What the fixed fields of an item may take.
+const FIXED_BYTES: usize = 512;
+
+impl Weigh for Machine {
+    fn bytes(&self) -> usize {
+        let labels: usize = self.labels.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
+        let s = &self.spec;
+        let texts =
+            s.ssh_endpoint.len() + s.bmc_endpoint.len() + s.location.len() + s.rack.len() + s.credentials_ref.len();
+        let conditions: usize = self.conditions.iter().map(|c| c.message.len() + 64).sum();
+        FIXED_BYTES + labels + texts + 20 * s.mac_addresses.len() + conditions
+    }
+}
+
+impl Weigh for RunView {
+    fn bytes(&self) -> usize {
+        let steps: usize = self.run.steps.iter().map(|s| s.name.len() + s.message.len() + 48).sum();
+        let parameters: usize = self.run.parameters.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
+        FIXED_BYTES + steps + parameters + self.why.len() + self.run.error.as_ref().map_or(0, |e| e.message.len())
+    }
+}
+
+impl Weigh for Execution {
+    fn bytes(&self) -> usize {
+        FIXED_BYTES + self.waiting_for.len()
+    }
 }
 
 const CHECK_BYTES: usize = 8;
@@ -69,7 +105,19 @@ impl PageRequest {
     }
 
     /// A page out of up to one item more than asked for.
-    pub(crate) fn page<T>(&self, list: &str, mut items: Vec<T>, size: usize, key: impl Fn(&T) -> String) -> Page<T> {
+    pub(crate) fn page<T: Weigh>(
+        &self,
+        list: &str,
+        mut items: Vec<T>,
+        size: usize,
+        key: impl Fn(&T) -> String,
+    ) -> Page<T> {
+        let mut bytes = 0;
+        let fits = items.iter().take_while(|item| {
+            bytes += item.bytes();
+            bytes <= limits::PAGE_BYTES_MAX
+        });
+        let size = size.min(fits.count().max(1));
         let more = items.len() > size;
         items.truncate(size);
         let next_page_token = match items.last() {
@@ -88,6 +136,27 @@ impl PageRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Weigh for &str {
+        fn bytes(&self) -> usize {
+            self.len()
+        }
+    }
+
+    #[test]
+    fn a_page_ends_early_rather_than_grow_too_large() {
+        let half = "x".repeat(limits::PAGE_BYTES_MAX / 2);
+        let request = PageRequest::default();
+        let page = request.page("machines", vec![half.as_str(); 5], 4, |s| s[..1].to_owned());
+        assert_eq!(page.items.len(), 2);
+        assert_ne!(page.next_page_token, "");
+        let huge = "x".repeat(limits::PAGE_BYTES_MAX + 1);
+        assert_eq!(
+            request.page("machines", vec![huge.as_str(); 2], 4, |s| s[..1].to_owned()).items.len(),
+            1,
+            "never none"
+        );
+    }
 
     #[test]
     fn a_token_goes_on_where_it_was_given_and_nowhere_else() {

@@ -1,6 +1,7 @@
 //! Plans: the built-in ones, and those that administrators add. None is ever changed.
 
 use crate::{Principal, Service};
+use domain::limits::PLANS_BYTES_MAX;
 use domain::plan::Plan;
 use domain::plan_defaults::built_in_plans;
 use domain::{Error, Reason};
@@ -14,9 +15,6 @@ pub(crate) fn not_found(id: &str) -> Error {
 pub(crate) fn built_in(id: &str) -> Option<Plan> {
     built_in_plans().into_iter().find(|p| p.id == id)
 }
-
-/// Plans that can be stored; each is small, and written by an administrator.
-const PLANS_MAX: usize = 10_000;
 
 impl Service {
     pub async fn get_plan(&self, id: &str) -> Result<Plan, Error> {
@@ -58,8 +56,9 @@ impl Service {
             .write(&by.caller(), &key, move |tx| {
                 if let Some(there) = plan::get(tx, &new.id)? {
                     exists(&there, &new)?;
-                } else if plan::list(tx)?.len() >= PLANS_MAX {
-                    return Err(Error::new(Reason::LimitReached, format!("there are {PLANS_MAX} plans already")).into());
+                } else if plan::total_bytes(tx)? >= PLANS_BYTES_MAX {
+                    let message = format!("the plans take {PLANS_BYTES_MAX} bytes already, which is the limit");
+                    return Err(Error::new(Reason::LimitReached, message).into());
                 } else {
                     plan::insert(tx, &new, source, &actor)?;
                 }

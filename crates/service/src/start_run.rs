@@ -37,7 +37,12 @@ impl StartRun {
         }
         for (name, value) in &self.parameters {
             check_text("parameters (name)", name, limits::LABEL_KEY_MAX)?;
-            check_text(&format!("parameters.{name}"), value, limits::PARAMETER_VALUE_MAX)?;
+            check_text(&format!("parameters.{name}"), value, limits::PARAMETERS_BYTES_MAX)?;
+        }
+        let bytes: usize = self.parameters.iter().map(|(k, v)| k.len() + v.len()).sum();
+        if bytes > limits::PARAMETERS_BYTES_MAX {
+            let problem = format!("have {bytes} bytes together, at most {} are allowed", limits::PARAMETERS_BYTES_MAX);
+            return Err(Error::field("parameters", problem));
         }
         match (self.run_type.as_str(), self.plan_id.as_str()) {
             ("", "") => Err(Error::field("type", "name a type or a plan_id")),

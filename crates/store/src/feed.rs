@@ -23,7 +23,7 @@ pub struct RunEvent {
 }
 
 /// Events kept in memory for those who follow closely.
-const RING_MAX: usize = 4096;
+const RING_MAX: usize = 2048;
 /// Folded runs kept by the tail; any other is folded again when it moves.
 const FOLDS_MAX: usize = 4096;
 const BATCH: usize = 512;

@@ -9,6 +9,7 @@ use domain::plan::Plan;
 crate::statements! {
     GET = "SELECT plan_id, display_name, body FROM plans WHERE plan_id = $1";
     LIST = "SELECT plan_id, display_name, body FROM plans ORDER BY plan_id";
+    TOTAL_BYTES = "SELECT COALESCE(SUM(LENGTH(body)), 0) FROM plans";
     INSERT = "INSERT INTO plans(plan_id, display_name, body, source, created_at, created_by) VALUES ($1, $2, $3, $4, $5, $6)";
 }
 
@@ -23,6 +24,10 @@ pub fn get(tx: &mut Tx<'_>, id: &str) -> TxResult<Option<Plan>> {
 /// All plans: few, and written by administrators only.
 pub fn list(tx: &mut Tx<'_>) -> TxResult<Vec<Plan>> {
     Ok(tx.rows(LIST, &[])?.iter().map(read).collect::<Result<_, _>>()?)
+}
+
+pub fn total_bytes(tx: &mut Tx<'_>) -> TxResult<u64> {
+    tx.row(TOTAL_BYTES, &[])?.map_or(Ok(0), |row| Ok(row.uint(0)?))
 }
 
 /// `source`: `built-in`, `folder` or `api`.

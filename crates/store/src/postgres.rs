@@ -125,6 +125,8 @@ impl Postgres {
             pending.push_str("COMMIT");
             return self.runtime.block_on(client.batch_execute(&pending)).map_err(|e| classify(&e));
         };
+        // who holds the head only has its own commit to do, so no circle can close here: wait for it
+        pending.push_str("SET LOCAL lock_timeout = 0");
         let n = i64::try_from(log.len()).unwrap_or(i64::MAX);
         let columns = Columns::of(log);
         self.runtime.block_on(async {

@@ -159,7 +159,11 @@ impl Server {
 
     /// Asks it to stop, and waits until it has.
     pub fn terminate(self) -> Ended {
-        self.process.signal("TERM");
+        self.stop("TERM")
+    }
+
+    pub fn stop(self, signal: &str) -> Ended {
+        self.process.signal(signal);
         self.process.end()
     }
 }

@@ -49,7 +49,7 @@ fn a_stop_in_the_middle_of_a_call_waits_for_its_answer() {
     let run = server.start("m-1", "REBOOT");
     // journaled before the act, which takes a while
     until("the reboot is looked at", || server.journal(&run).iter().any(|entry| entry == "observed").then_some(()));
-    server.terminate().with(0);
+    server.stop("INT").with(0);
     let world = World::of(&launch.data);
     assert_eq!(world.count("reset"), 1, "the call was waited for");
     let server = launch.start();

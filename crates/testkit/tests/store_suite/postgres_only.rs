@@ -254,7 +254,7 @@ async fn a_commit_waits_for_the_log_as_long_as_for_any_statement() {
             (!client.query(sql, &[]).await.expect("reads").is_empty()).then_some(())
         })
         .await;
-        tokio::time::sleep(Duration::from_millis(2500)).await;
+        tokio::time::sleep(Duration::from_millis(1800)).await;
         client.batch_execute("COMMIT").await.expect("unlocks");
     };
     tokio::join!(writing, releasing);

@@ -2,6 +2,7 @@
 
 use domain::condition::{self, Condition, ConditionType};
 use domain::lifecycle::State;
+use domain::limits::short;
 use domain::machine::{Machine, Phase, RUN_CANCELED_EARLY, RUN_ENDED, RUN_STARTED, phase_after_success};
 use domain::plan::{Step, StepKind};
 use domain::run::{Run, RunChange, RunError, RunPhase};
@@ -52,13 +53,13 @@ pub(super) fn events(
             Event::Retrying { index, retry, failure, at } => changes.push(RunChange::StepRetrying {
                 step: name(*index),
                 retry_count: *retry,
-                message: format!("attempt {retry} failed: {}; tries again at {at}", failure.message),
+                message: format!("attempt {retry} failed: {}; tries again at {at}", short(&failure.message)),
             }),
             Event::Done { index, message } => {
-                changes.push(RunChange::StepSucceeded { step: name(*index), message: message.clone() });
+                changes.push(RunChange::StepSucceeded { step: name(*index), message: short(message) });
             }
             Event::Failed { index, message } => {
-                changes.push(RunChange::StepFailed { step: name(*index), message: message.clone() });
+                changes.push(RunChange::StepFailed { step: name(*index), message: short(message) });
             }
             Event::Ended { ending, failure, not_undone } => {
                 let machine = machine.as_ref().ok_or_else(|| gone("machine", &run.machine_id))?;
@@ -127,7 +128,7 @@ fn failed(run: &Run, failure: Option<&Failure>, left: &str) -> RunError {
         Some(f) => RunError {
             code: f.code.clone(),
             class: f.class.to_string(),
-            message: format!("{step}{}{left}", f.message),
+            message: short(&format!("{step}{}{left}", f.message)),
             retryable: f.class.may_pass(),
         },
         None => RunError {

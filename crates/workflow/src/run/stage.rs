@@ -1,6 +1,7 @@
 //! What a stage body is given, and the few judgements they share.
 
 use async_trait::async_trait;
+use domain::limits::short;
 use domain::stage::FailureClass;
 use engine::{Acted, Failure, Look, Seen, StageCx};
 use provider::{Ack, Inspection, Operation, Provider, ProviderError, ProviderResult, Target};
@@ -83,7 +84,7 @@ impl<'a> At<'a> {
                 Seen::Failed(Failure::new("PROVIDER_SILENT", FailureClass::Transient, message))
             }
             ProviderError::Refused { message, .. } | ProviderError::Unknown { message } => {
-                self.waiting(format!("the machine to answer: {message}"))
+                self.waiting(format!("the machine to answer: {}", short(&message)))
             }
         }
     }

@@ -1,6 +1,7 @@
 //! The one error catalogue on the wire: a gRPC code, the sentence, and `google.rpc.ErrorInfo` with the
 //! stable reason, the details and the legal alternatives.
 
+use domain::limits::short;
 use domain::{Code, Error, Reason};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -29,10 +30,12 @@ fn code(code: Code) -> tonic::Code {
     }
 }
 
-pub fn to_status(e: Error) -> Status {
-    let mut metadata: HashMap<String, String> = e.details.clone().into_iter().collect();
+pub fn to_status(mut e: Error) -> Status {
+    // errors travel in headers, which clients bound; what a caller sent is not sent back at length
+    e.message = short(&e.message);
+    let mut metadata: HashMap<String, String> = e.details.iter().map(|(k, v)| (k.clone(), short(v))).collect();
     if !e.allowed.is_empty() {
-        metadata.insert("allowed".to_owned(), e.allowed.join(","));
+        metadata.insert("allowed".to_owned(), short(&e.allowed.join(",")));
     }
     let mut details = ErrorDetails::with_error_info(e.reason.as_str(), DOMAIN, metadata);
     if e.code() == Code::InvalidArgument {

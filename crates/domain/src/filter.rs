@@ -47,6 +47,9 @@ impl Schema {
         if text.len() > limits::FILTER_MAX {
             return Err(bad(format!("has {} bytes, at most {} are allowed", text.len(), limits::FILTER_MAX)));
         }
+        if let Some(control) = text.chars().find(|c| c.is_control()) {
+            return Err(bad(format!("contains the control character {control:?}")));
+        }
         let parsed = aip_160::parse_filter(text).map_err(|e| bad(e.to_string()))?;
         let mut terms = 0;
         match &parsed.expression {

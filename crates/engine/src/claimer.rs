@@ -4,10 +4,10 @@ use crate::engine::Core;
 use crate::lease::Lease;
 use crate::options::CLAIM_MAX;
 use crate::worker;
-use domain::{Error, ExecutionId, Timestamp};
+use domain::{Error, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
-use store::execution::{self, Execution};
+use store::execution::{self, Execution, Status};
 use store::{Caller, switch};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -51,13 +51,9 @@ pub(crate) async fn run(core: Arc<Core>, lease: Arc<Lease>, claiming: Cancellati
             id = cancels.recv() => match id {
                 Ok(id) => core.cancel_here(&id),
                 // missed some: the rows tell
-                Err(_) => look_for_cancels(&core, &lease).await,
+                Err(_) => look_at_own(&core, &lease, &free, &mut workers).await,
             },
-            () = tokio::time::sleep(pause) => {
-                if core.store.is_shared() {
-                    look_for_cancels(&core, &lease).await;
-                }
-            }
+            () = tokio::time::sleep(pause) => look_at_own(&core, &lease, &free, &mut workers).await,
         }
     }
     while workers.join_next().await.is_some() {}
@@ -109,10 +105,29 @@ async fn start(
     });
 }
 
-async fn look_for_cancels(core: &Core, lease: &Lease) {
+/// What the rows say that we hold: cancels that no signal told us of, and executions that nobody here
+/// works on, because the answer to their claim was lost or their worker died.
+async fn look_at_own(core: &Arc<Core>, lease: &Arc<Lease>, free: &Arc<Semaphore>, workers: &mut JoinSet<()>) {
     let session = lease.id.clone();
-    match core.store.read(move |tx| execution::cancels_of_holder(tx, &session)).await {
-        Ok(ids) => ids.iter().for_each(|id: &ExecutionId| core.cancel_here(id)),
-        Err(e) => tracing::warn!(error = %e, "looking for cancel requests"),
+    let held = match core.store.read(move |tx| execution::held_by(tx, &session)).await {
+        Ok(held) => held,
+        Err(e) => return tracing::warn!(error = %e, "looking at the executions held here"),
+    };
+    for own in held {
+        if own.cancel_requested {
+            core.cancel_here(&own.id);
+        }
+        if core.is_running(&own.id) || free.available_permits() == 0 {
+            continue;
+        }
+        let id = own.id.clone();
+        match core.store.read(move |tx| execution::get(tx, &id)).await {
+            Ok(Some(e)) if e.holder.as_ref() == Some(&lease.id) && e.status == Status::Running => {
+                tracing::warn!(execution = %e.id, "held here and worked on by nobody: taken up again");
+                start(core, lease, free, workers, e).await;
+            }
+            Ok(_) => {}
+            Err(e) => tracing::warn!(error = %e, "reading an execution held here"),
+        }
     }
 }

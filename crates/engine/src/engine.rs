@@ -26,6 +26,8 @@ pub(crate) struct Core {
     pub draining: CancellationToken,
     /// Ends every worker at once, leaving things as they are.
     pub killed: CancellationToken,
+    /// Set when the main task has ended, whatever the reason.
+    ended: CancellationToken,
     running: Mutex<HashMap<ExecutionId, CancellationToken>>,
 }
 
@@ -42,6 +44,10 @@ impl Core {
 
     pub fn unregister(&self, id: &ExecutionId) {
         self.running().remove(id);
+    }
+
+    pub fn is_running(&self, id: &ExecutionId) -> bool {
+        self.running().contains_key(id)
     }
 
     /// Tells the worker that has it, if one here has.
@@ -66,12 +72,13 @@ impl Engine {
         observer: Option<JournalObserver>,
     ) -> Self {
         let core = Core {
-            store,
+            store: store.for_engine(),
             options,
             workflows: workflows.into_iter().map(|w| (w.name(), w)).collect(),
             observer,
             draining: CancellationToken::new(),
             killed: CancellationToken::new(),
+            ended: CancellationToken::new(),
             running: Mutex::new(HashMap::new()),
         };
         Self { core: Arc::new(core), main: Arc::new(Mutex::new(None)) }
@@ -81,7 +88,12 @@ impl Engine {
     pub async fn start(&self) -> Result<(), Error> {
         let lease = Lease::open(&self.core.store, &self.core.options, self.core.killed.child_token()).await?;
         let core = self.core.clone();
-        let main = tokio::spawn(async move { run(core, lease).await });
+        // dropped also when the task panics
+        let ended = self.core.ended.clone().drop_guard();
+        let main = tokio::spawn(async move {
+            run(core, lease).await;
+            drop(ended);
+        });
         *self.main.lock().unwrap_or_else(PoisonError::into_inner) = Some(main);
         Ok(())
     }
@@ -97,6 +109,11 @@ impl Engine {
             tracing::warn!("a call outlasted the hand-over: its execution is taken over when the lease has passed");
             self.core.killed.cancel();
         }
+    }
+
+    /// Resolves when the engine works no more: it was stopped, or it has died.
+    pub async fn ended(&self) {
+        self.core.ended.cancelled().await;
     }
 
     /// Ends at once, as a crash would: nothing is released, nothing is written.

@@ -40,5 +40,7 @@ pub(crate) const SHORT_WAIT: Duration = Duration::from_secs(2);
 pub(crate) const CLAIM_MAX: usize = 64;
 /// Pause before a worker looks again after the store failed it.
 pub(crate) const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
+/// Claimed so much later than it asked for: nobody was there to do it.
+pub(crate) const LATE: Duration = Duration::from_secs(2);
 /// When to look again at an execution that this binary does not understand.
 pub(crate) const UNKNOWN_RECHECK: Duration = Duration::from_secs(60);

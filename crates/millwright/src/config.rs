@@ -106,6 +106,8 @@ impl Default for Log {
     }
 }
 
+const WORKERS_MAX: usize = 100_000;
+const LEASE_MAX_SECONDS: u64 = 3600;
 const PREFIX: &str = "MILLWRIGHT_";
 
 impl Config {
@@ -134,10 +136,13 @@ impl Config {
 
     fn check(&self) -> Result<(), String> {
         let engine = &self.engine;
-        if engine.workers == 0 {
-            return Err("engine.workers: must be at least 1".into());
+        if engine.workers == 0 || engine.workers > WORKERS_MAX {
+            return Err(format!("engine.workers: {} is outside 1 to {WORKERS_MAX}", engine.workers));
         }
-        if engine.call_timeout_seconds == 0 || engine.call_timeout_seconds * 2 > engine.lease_seconds {
+        if engine.lease_seconds > LEASE_MAX_SECONDS {
+            return Err(format!("engine.lease_seconds: {} is above {LEASE_MAX_SECONDS}", engine.lease_seconds));
+        }
+        if engine.call_timeout_seconds == 0 || engine.call_timeout_seconds > engine.lease_seconds / 2 {
             return Err(format!(
                 "engine.call_timeout_seconds ({}) must be at least 1 and at most half of engine.lease_seconds ({}), so that no call outlasts its lease",
                 engine.call_timeout_seconds, engine.lease_seconds

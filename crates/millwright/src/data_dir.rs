@@ -3,7 +3,7 @@
 use service::{Access, new_secret};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// Held for the life of the server; given up by the system even when it is killed.
@@ -15,7 +15,9 @@ pub struct DataDir {
 impl DataDir {
     pub fn open(path: &Path) -> Result<Self, String> {
         let failed = |doing: &str, e: std::io::Error| format!("{doing} {}: {e}", path.display());
-        std::fs::create_dir_all(path).map_err(|e| failed("creating the data folder", e))?;
+        // what is in it is for nobody else's eyes
+        let mut folder = std::fs::DirBuilder::new();
+        folder.recursive(true).mode(0o700).create(path).map_err(|e| failed("creating the data folder", e))?;
         let lock_path = path.join("lock");
         let mut options = OpenOptions::new();
         let lock = options.create(true).truncate(false).write(true).mode(0o600).open(&lock_path);
@@ -34,6 +36,11 @@ impl DataDir {
         database_in(&self.path)
     }
 
+    /// Whether no server has run on this folder before.
+    pub fn is_new(&self) -> bool {
+        !self.path.join("instance").exists()
+    }
+
     /// Names this process across restarts.
     pub fn instance_id(&self, fresh: impl FnOnce() -> String) -> Result<String, String> {
         let path = self.path.join("instance");
@@ -47,11 +54,12 @@ impl DataDir {
         }
     }
 
-    /// Makes sure that somebody can get in: on the first start a token is written to `admin.token`.
-    /// Written before it is made valid, so that a crash between the two locks nobody out.
-    pub async fn ensure_admin(&self, access: &Access) -> Result<Option<PathBuf>, String> {
+    /// Makes sure that somebody can get in: on the first start in this folder (a restored database may be
+    /// in it) a token is written to `admin.token`. Written before it is made valid, so that a crash
+    /// between the two locks nobody out.
+    pub async fn ensure_admin(&self, access: &Access, first_start: bool) -> Result<Option<PathBuf>, String> {
         let path = self.path.join("admin.token");
-        if access.has_admin().await.map_err(|e| e.to_string())? {
+        if !first_start && access.has_admin().await.map_err(|e| e.to_string())? {
             return Ok(path.exists().then_some(path));
         }
         let secret = match read_text(&path)? {

@@ -9,6 +9,7 @@ use engine::{Engine, EngineOptions};
 use provider::Providers;
 use service::{NewMachine, Principal, Service};
 use sim::SimFleet;
+use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -79,9 +80,17 @@ pub async fn run(options: ServeOptions) -> Result<ExitCode, String> {
     say(&format!("data folder: {}", server.data.path.display()));
     match &server.token_file {
         Some(path) => say(&format!("administrator token: {}", path.display())),
-        None => say("administrator token: in the data folder of the server that created the database"),
+        None => say("administrator token: removed from the data folder; use the one you kept"),
     }
-    signals.next().await;
+    let engine = server.engine.clone();
+    tokio::select! {
+        () = signals.next() => {}
+        // a server that looks healthy and does nothing is worse than one that is gone
+        () = engine.ended() => {
+            server.stop().await;
+            return Err("the engine has ended by itself; the log has the reason".to_owned());
+        }
+    }
     say("stopping: work in hand goes to its next checkpoint (a second signal ends at once)");
     tokio::select! {
         () = server.stop() => Ok(ExitCode::SUCCESS),
@@ -110,8 +119,9 @@ impl StopSignals {
 }
 
 pub fn start_logging(level: &str, json: bool) -> Result<(), String> {
+    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let filter = EnvFilter::try_new(level).map_err(|e| format!("log.level {level:?}: {e}"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour);
     let started = if json { builder.json().try_init() } else { builder.try_init() };
     started.map_err(|e| format!("starting the log: {e}"))
 }
@@ -145,11 +155,12 @@ impl Server {
             .map_err(|e| format!("opening the database: {e}"))?
             .map_err(|e| e.to_string())?;
         let providers = providers(options, config, &data.path, &ambient)?;
+        let first_start = data.is_new();
         let instance = data.instance_id(|| ambient.uuid().to_string())?;
         let workflow = Arc::new(RunWorkflow::new(providers.clone()));
         let engine = Engine::new(store.clone(), engine_options(config, instance), vec![workflow], None);
         let service = Service::new(store, engine.clone(), providers).await.map_err(|e| e.to_string())?;
-        let token_file = data.ensure_admin(service.access()).await?;
+        let token_file = data.ensure_admin(service.access(), first_start).await?;
         if let Some(folder) = &config.plans.folder {
             plan_folder::load(&service, folder).await?;
         }
@@ -231,7 +242,8 @@ fn providers(
     let mut providers = Providers::default();
     let mut simulated: Vec<(String, crate::config::Provider)> = Vec::new();
     for (name, provider) in &config.providers {
-        if provider.enabled.unwrap_or(true) {
+        let asked_for = name == "sim" && options.sim.is_some();
+        if provider.enabled.unwrap_or(true) || asked_for {
             simulated.push((name.clone(), provider.clone()));
         }
     }

@@ -3,7 +3,7 @@
 use crate::{Page, PageRequest, Principal, Service};
 use domain::condition::{self, Condition, ConditionType};
 use domain::lifecycle::Guard;
-use domain::limits::COMMENT_MAX;
+use domain::limits::{self, COMMENT_MAX};
 use domain::machine::{Labels, Machine, MachineSpec, Phase, REGISTERED, SET_PHASE, check_labels, check_text};
 use domain::{Error, MachineId, Reason};
 use provider::{Membership, Target};
@@ -198,8 +198,13 @@ pub(crate) fn no_active_run(machine: &Machine) -> Result<(), Error> {
     }
 }
 
+/// A text that names something: there, bounded, and fit to be printed and stored.
 pub(crate) fn required(field: &str, text: &str) -> Result<String, Error> {
-    if text.is_empty() { Err(Error::field(field, "must not be empty")) } else { Ok(text.to_owned()) }
+    if text.is_empty() {
+        return Err(Error::field(field, "must not be empty"));
+    }
+    check_text(field, text, limits::COMMENT_MAX)?;
+    Ok(text.to_owned())
 }
 
 /// Copies what the mask names from the update.

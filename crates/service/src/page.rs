@@ -88,7 +88,7 @@ impl PageRequest {
         }
         let bytes = URL_SAFE_NO_PAD.decode(&self.page_token).map_err(|_| bad())?;
         let (check, key) = bytes.split_at_checked(CHECK_BYTES).ok_or_else(bad)?;
-        let key = std::str::from_utf8(key).map_err(|_| bad())?;
+        let key = std::str::from_utf8(key).ok().filter(|k| !k.chars().any(char::is_control)).ok_or_else(bad)?;
         if check == self.check(list, key) { Ok(key.to_owned()) } else { Err(bad()) }
     }
 

@@ -6,7 +6,9 @@ use crate::{Page, PageRequest, Principal, Service};
 use domain::run::Run;
 use domain::run::RunPhase;
 use domain::{Error, Reason, RunId};
+use std::collections::HashMap;
 use std::time::Duration;
+use store::execution::Execution;
 use store::{Tx, TxResult, execution, run, switch};
 use tokio::time::Instant;
 
@@ -25,6 +27,19 @@ pub(crate) fn view(tx: &mut Tx<'_>, run: Run) -> TxResult<RunView> {
     let frozen = switch::frozen(tx)?;
     let why = why(&run, execution.as_ref(), frozen.as_ref(), tx.now());
     Ok(RunView { run, why })
+}
+
+/// The same for a page of them, in a few statements.
+fn views(tx: &mut Tx<'_>, runs: Vec<Run>) -> TxResult<Vec<RunView>> {
+    let active: Vec<String> = runs.iter().filter(|r| !r.phase.is_terminal()).map(|r| r.id.to_string()).collect();
+    let executions = execution::open_of_subjects(tx, &active)?;
+    let executions: HashMap<&str, &Execution> = executions.iter().map(|e| (e.subject.as_str(), e)).collect();
+    let (frozen, now) = (switch::frozen(tx)?, tx.now());
+    let view = |run: Run| {
+        let why = why(&run, executions.get(run.id.as_str()).copied(), frozen.as_ref(), now);
+        RunView { run, why }
+    };
+    Ok(runs.into_iter().map(view).collect())
 }
 
 pub(crate) fn not_found(id: &str) -> Error {
@@ -53,7 +68,10 @@ impl Service {
         let before = request.cursor("runs")?;
         let items = self
             .store()
-            .read(move |tx| run::list(tx, &filter, &before, size + 1)?.into_iter().map(|r| view(tx, r)).collect())
+            .read(move |tx| {
+                let runs = run::list(tx, &filter, &before, size + 1)?;
+                views(tx, runs)
+            })
             .await?;
         Ok(request.page("runs", items, size, |v: &RunView| v.run.id.to_string()))
     }

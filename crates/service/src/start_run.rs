@@ -32,6 +32,7 @@ impl StartRun {
         check_text("request_id", &self.request_id, limits::REQUEST_ID_MAX)?;
         required("machine_id", &self.machine_id)?;
         check_text("override_reason", &self.override_reason, limits::COMMENT_MAX)?;
+        check_text("plan_id", &self.plan_id, limits::NAME_MAX)?;
         if self.parameters.len() > limits::PARAMETERS_MAX {
             return Err(Error::field("parameters", format!("more than {} entries", limits::PARAMETERS_MAX)));
         }

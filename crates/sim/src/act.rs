@@ -10,7 +10,6 @@ use crate::job::JOBS_MAX;
 use crate::machine::DEFERRED_MAX;
 use crate::visit::{Failure, Visit};
 use crate::world::Cause;
-use domain::Timestamp;
 use provider::{Ack, Operation, ProviderError, ProviderResult, Target};
 use std::time::Duration;
 
@@ -109,8 +108,7 @@ impl SimFleet {
         let Some(Course { fault, wait, after }) = self.course(&call)? else { return Ok(manner.answer()) };
         match fault {
             None | Some(Fault::Slow(_)) => {
-                let change = self.received(&call, change, wait, after).await;
-                self.perform(&call, change, after)?;
+                self.receive(&call, change, wait, after).await?;
                 Ok(manner.answer())
             }
             Some(Fault::Fail) if manner.step == step::SSH => {
@@ -127,12 +125,11 @@ impl SimFleet {
                 Ok(manner.answer())
             }
             Some(Fault::Lie) => {
-                self.promise(&call, change, wait + after + LIE)?;
+                self.promise(&call, change, wait + LIE, after)?;
                 Ok(Ack::Done)
             }
             Some(Fault::Drop) => {
-                let change = self.received(&call, change, wait, after).await;
-                self.perform(&call, change, after)?;
+                self.receive(&call, change, wait, after).await?;
                 Err(ProviderError::unknown("simulated: the connection was lost"))
             }
             Some(Fault::PowerLoss) => {
@@ -144,16 +141,15 @@ impl SimFleet {
         }
     }
 
-    /// Waits as long as the act takes. A caller that leaves meanwhile does not stop it: a controller
-    /// that has received a request carries it out.
-    async fn received(&self, call: &Call<'_>, change: Change, wait: Duration, after: Duration) -> Change {
-        let due = (self.clock)().plus(wait);
-        let mut received = Received { fleet: self, call, change: Some(change), due, after };
-        pause(wait).await;
-        match received.change.take() {
-            Some(change) => change,
-            None => std::future::pending().await,
+    /// Takes the request on, then waits as long as it takes. It is in the journal before the caller
+    /// waits: a controller carries out what it has received, whatever becomes of the caller.
+    async fn receive(&self, call: &Call<'_>, change: Change, wait: Duration, after: Duration) -> ProviderResult<()> {
+        if wait.is_zero() {
+            return self.perform(call, change, after);
         }
+        self.promise(call, change, wait, after)?;
+        pause(wait).await;
+        Ok(())
     }
 
     /// Decides how the call will go. `None`: it was done before, and its key is known.
@@ -210,8 +206,8 @@ impl SimFleet {
         })
     }
 
-    /// Leaves the act for later.
-    fn promise(&self, call: &Call<'_>, change: Change, after: Duration) -> ProviderResult<()> {
+    /// Leaves the act for later: it takes effect after `wait`, and what it begins ends `after` that.
+    fn promise(&self, call: &Call<'_>, change: Change, wait: Duration, after: Duration) -> ProviderResult<()> {
         self.visit(call.target, |visit| {
             if call.is_known(visit)? {
                 return Ok(());
@@ -219,29 +215,10 @@ impl SimFleet {
             if visit.machine()?.owes() >= DEFERRED_MAX {
                 return Err(ProviderError::transient("simulated: too much is promised already").into());
             }
-            let due_micros = visit.now.plus(after).micros();
-            let change = Box::new(change.ending(due_micros));
+            let due_micros = visit.now.plus(wait).micros();
+            let change = Box::new(change.ending(visit.now.plus(wait + after).micros()));
             visit.change(call.cause(), Change::Deferred { due_micros, change })
         })
-    }
-}
-
-/// A request under way. Dropped before its end: the caller has left, and it is done all the same.
-struct Received<'a> {
-    fleet: &'a SimFleet,
-    call: &'a Call<'a>,
-    change: Option<Change>,
-    due: Timestamp,
-    after: Duration,
-}
-
-impl Drop for Received<'_> {
-    fn drop(&mut self) {
-        if let Some(change) = self.change.take() {
-            let left = self.due.since((self.fleet.clock)()) + self.after;
-            // nobody is left to be told that the journal could not be kept
-            drop(self.fleet.promise(self.call, change, left));
-        }
     }
 }
 

@@ -156,13 +156,14 @@ crate::statements! {
     BY_SUBJECT = concat!("SELECT ", execution_columns!(), " FROM executions WHERE subject = $1 ORDER BY execution_id DESC LIMIT 1");
     LIST = concat!("SELECT ", execution_columns!(), " FROM executions WHERE execution_id < $1");
     OPEN = concat!("SELECT ", execution_columns!(), " FROM executions WHERE status IN ('ready', 'running', 'waiting') ORDER BY execution_id LIMIT $1");
+    OPEN_OF_SUBJECTS = concat!("SELECT ", execution_columns!(), " FROM executions WHERE status IN ('ready', 'running', 'waiting') AND subject IN ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32)");
     INSERT = "INSERT INTO executions(execution_id, workflow, workflow_version, subject, machine_id, status, position, stage, attempt, settle_ms, facts, failure, waiting_for, wake_at, deadline, holder, epoch, fence, cancel_by, cancel_reason, entries, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, 'ready', $6, '', 0, 0, '{}', '', $7, $8, $9, NULL, $10, 0, '', '', 1, $8, $8)";
     JOURNAL_INSERT = "INSERT INTO journal(execution_id, number, at, fence, entry, detail) VALUES ($1, $2, $3, $4, $5, $6)";
     JOURNAL = "SELECT number, at, fence, entry, detail FROM journal WHERE execution_id = $1 ORDER BY number LIMIT $2";
     RECORD = "UPDATE executions SET status = $5, position = $6, stage = $7, attempt = $8, settle_ms = $9, facts = $10, failure = $11, waiting_for = $12, wake_at = CASE WHEN cancel_by <> '' AND $19 = 0 THEN CAST($17 AS BIGINT) ELSE CAST($13 AS BIGINT) END, deadline = $14, holder = $15, entries = $16, updated_at = $17 WHERE execution_id = $1 AND epoch = $2 AND fence = $3 AND holder = $4 AND status = 'running' AND entries = $18 AND EXISTS (SELECT 1 FROM sessions s WHERE s.session_id = $4 AND s.state = 'live')";
     NEXT_WAKE = "SELECT wake_at FROM executions WHERE status IN ('ready', 'waiting') ORDER BY wake_at LIMIT 1";
     REQUEST_CANCEL = "UPDATE executions SET cancel_by = $2, cancel_reason = $3, wake_at = CASE WHEN status = 'running' THEN wake_at ELSE $4 END, updated_at = $4 WHERE execution_id = $1 AND cancel_by = '' AND status IN ('ready', 'running', 'waiting')";
-    CANCELS_OF_HOLDER = "SELECT execution_id FROM executions WHERE holder = $1 AND status = 'running' AND cancel_by <> '' ORDER BY execution_id";
+    HELD_BY = "SELECT execution_id, cancel_by FROM executions WHERE holder = $1 AND status = 'running'";
     END_FROM_OUTSIDE = "UPDATE executions SET status = $2, fence = fence + 1, holder = NULL, waiting_for = '', entries = entries + 1, updated_at = $3 WHERE execution_id = $1 AND status IN ('ready', 'running', 'waiting') RETURNING entries, fence";
     EPOCH = "SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'epoch'";
     ACT_COUNT = "SELECT COUNT(*), COALESCE(MIN(at), 0) FROM destructive_acts WHERE rack = $1 AND at > $2";
@@ -316,6 +317,22 @@ pub fn by_subject(tx: &mut Tx<'_>, subject: &str) -> TxResult<Option<Execution>>
     Ok(tx.row(BY_SUBJECT, params![subject])?.as_ref().map(read).transpose()?)
 }
 
+/// Subjects looked up in one statement.
+const SUBJECTS: usize = 32;
+
+/// The executions of these subjects that have not ended.
+pub fn open_of_subjects(tx: &mut Tx<'_>, subjects: &[String]) -> TxResult<Vec<Execution>> {
+    let mut found = Vec::new();
+    for chunk in subjects.chunks(SUBJECTS) {
+        let mut values: Vec<Val> = chunk.iter().map(Val::from).collect();
+        values.resize(SUBJECTS, Val::from(""));
+        for row in tx.rows(OPEN_OF_SUBJECTS, &values)? {
+            found.push(read(&row)?);
+        }
+    }
+    Ok(found)
+}
+
 /// Newest first, before `before` (all, when empty).
 pub fn list(tx: &mut Tx<'_>, filter: &Filter, before: &str, limit: usize) -> TxResult<Vec<Execution>> {
     let mut clause = Where::new(vec![Val::from(if before.is_empty() { "~" } else { before })]);
@@ -416,10 +433,18 @@ pub fn request_cancel(tx: &mut Tx<'_>, id: &ExecutionId, request: &CancelRequest
     Ok(changed == 1)
 }
 
-/// Executions that a session holds and that were asked to stop.
-pub fn cancels_of_holder(tx: &mut Tx<'_>, session: &SessionId) -> TxResult<Vec<ExecutionId>> {
-    let rows = tx.rows(CANCELS_OF_HOLDER, params![session.as_str()])?;
-    Ok(rows.iter().map(|row| row.string(0).map(ExecutionId::from_text)).collect::<Result<_, _>>()?)
+/// An execution that a session holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub id: ExecutionId,
+    pub cancel_requested: bool,
+}
+
+pub fn held_by(tx: &mut Tx<'_>, session: &SessionId) -> TxResult<Vec<Held>> {
+    let read = |row: &Row| -> Result<Held, DbError> {
+        Ok(Held { id: ExecutionId::from_text(row.string(0)?), cancel_requested: !row.text(1)?.is_empty() })
+    };
+    Ok(tx.rows(HELD_BY, params![session.as_str()])?.iter().map(read).collect::<Result<_, _>>()?)
 }
 
 /// Ends an execution whoever holds it; the holder's next write is refused. `false`: it had ended.
@@ -473,7 +498,8 @@ pub fn count_destructive(
     let row = tx.row(ACT_COUNT, params![rack, window])?;
     let (count, oldest) = row.map_or(Ok((0, now)), |r| Ok::<_, DbError>((r.uint(0)?, r.time(1)?)))?;
     if count >= cap {
-        return Ok(Some(oldest.plus(CAP_WINDOW)));
+        // a cap of nothing at all never has room
+        return Ok(Some(if count == 0 { now } else { oldest }.plus(CAP_WINDOW)));
     }
     tx.exec(ACT_FORGET, params![rack, window])?;
     tx.exec(ACT_INSERT, params![rack, now, id.as_str(), stage])?;

@@ -1,7 +1,7 @@
 //! Following runs: one tail of the log for the whole process, folded once, shared by every watcher. A
 //! watcher that falls behind what is kept in memory reads from the database: it lags, it never loses.
 
-use crate::error::{DbError, TxResult};
+use crate::error::{DbError, DbFailure, Failure, TxResult};
 use crate::log::{self, LogRow};
 use crate::run;
 use crate::store::Store;
@@ -31,6 +31,8 @@ const BATCH: usize = 512;
 const POLL: Duration = Duration::from_millis(100);
 /// How often to look all the same where nobody else can write.
 const IDLE: Duration = Duration::from_secs(5);
+/// Pause after the database failed.
+const TROUBLE: Duration = Duration::from_secs(1);
 
 pub struct RunFeed {
     store: Store,
@@ -78,7 +80,11 @@ impl RunFeed {
                     }
                 }
                 Err(e) if e.reason == domain::Reason::ShuttingDown => return,
-                Err(e) => tracing::warn!(error = %e, "following the log"),
+                Err(e) => {
+                    tracing::warn!(error = %e, "following the log");
+                    tokio::time::sleep(TROUBLE).await;
+                    continue;
+                }
             }
             let pause = if self.store.is_shared() { POLL } else { IDLE };
             // either way the answer is to look again
@@ -140,7 +146,14 @@ fn read_events(tx: &mut Tx<'_>, after: u64, mut folds: HashMap<RunId, Run>) -> T
     }
     let mut events = Vec::new();
     for row in rows.iter().filter(|row| run::is_run_row(row)) {
-        events.push(event(tx, row, &mut folds)?);
+        match event(tx, row, &mut folds) {
+            Ok(event) => events.push(event),
+            // one row that does not fold must not silence all the others
+            Err(Failure::Db(DbFailure(DbError::Defect(m)))) => {
+                tracing::error!(sequence = row.sequence, error = %m, "a log row does not fold")
+            }
+            Err(e) => return Err(e),
+        }
     }
     if folds.len() > FOLDS_MAX {
         folds.clear();

@@ -41,14 +41,12 @@ impl Where {
             Filter::Label { key, value } => {
                 let (k, v) = (self.param(key.as_str()), self.param(value.as_str()));
                 format!(
-                    "EXISTS (SELECT 1 FROM machine_labels l WHERE l.machine_id = m.machine_id AND l.label_key = {k} AND l.label_value = {v})"
+                    "m.machine_id IN (SELECT l.machine_id FROM machine_labels l WHERE l.label_key = {k} AND l.label_value = {v})"
                 )
             }
             Filter::HasLabel { key } => {
                 let k = self.param(key.as_str());
-                format!(
-                    "EXISTS (SELECT 1 FROM machine_labels l WHERE l.machine_id = m.machine_id AND l.label_key = {k})"
-                )
+                format!("m.machine_id IN (SELECT l.machine_id FROM machine_labels l WHERE l.label_key = {k})")
             }
         }
     }

@@ -26,6 +26,8 @@ const STATEMENT_TIMEOUT_MS: u32 = 5_000;
 const LOCK_TIMEOUT_MS: u32 = 200;
 const GIVE_WAY_MS: u64 = 10;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Above the server's own limit: who has not answered by then is not there, however open the connection looks.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 const STATEMENTS_CACHED: usize = 512;
 
 /// One statement raises the head and numbers the rows, last before COMMIT.
@@ -81,6 +83,14 @@ impl Postgres {
         Ok(())
     }
 
+    /// After silence the connection is of no use: what comes next must not be taken for the late answer.
+    fn heard<T>(&mut self, result: Result<T, DbError>) -> Result<T, DbError> {
+        if matches!(result, Err(DbError::Away(_))) {
+            self.forget();
+        }
+        result
+    }
+
     fn forget(&mut self) {
         self.client = None;
         self.statements.clear();
@@ -98,14 +108,15 @@ impl Postgres {
         // what is pending goes first: in a transaction that an earlier operation broke, nothing can be prepared
         let pending = std::mem::take(&mut self.pending);
         let client = self.client.as_ref().ok_or_else(gone)?;
-        let statement = self.runtime.block_on(async {
+        let statement = wait(&self.runtime, async {
             if pending.is_empty() {
                 return client.prepare(sql).await.map_err(|e| classify(&e));
             }
             let (first, second) = futures::join!(client.batch_execute(&pending), client.prepare(sql));
             first.map_err(|e| classify(&e))?;
             second.map_err(|e| classify(&e))
-        })?;
+        });
+        let statement = self.heard(statement)?;
         self.statements.insert(sql.to_owned(), statement.clone());
         Ok(statement)
     }
@@ -123,13 +134,13 @@ impl Postgres {
         let client = self.client.as_ref().ok_or_else(gone)?;
         let Some(flush) = flush else {
             pending.push_str("COMMIT");
-            return self.runtime.block_on(client.batch_execute(&pending)).map_err(|e| classify(&e));
+            return wait(&self.runtime, async { client.batch_execute(&pending).await.map_err(|e| classify(&e)) });
         };
         // who holds the head only has its own commit to do, so no circle can close here: wait for it
         pending.push_str("SET LOCAL lock_timeout = 0");
         let n = i64::try_from(log.len()).unwrap_or(i64::MAX);
         let columns = Columns::of(log);
-        self.runtime.block_on(async {
+        wait(&self.runtime, async {
             let params = columns.params(&n);
             let (before, flushed, committed) = futures::join!(
                 client.batch_execute(&pending),
@@ -146,8 +157,17 @@ impl Postgres {
     /// Runs commands without parameters now.
     fn batch(&mut self, sql: &str) -> Result<(), DbError> {
         let client = self.client.as_ref().ok_or_else(gone)?;
-        self.runtime.block_on(client.batch_execute(sql)).map_err(|e| classify(&e))
+        let result = wait(&self.runtime, async { client.batch_execute(sql).await.map_err(|e| classify(&e)) });
+        self.heard(result)
     }
+}
+
+/// Waits for an answer, but not for ever: a peer that vanished sends no error.
+fn wait<T>(runtime: &tokio::runtime::Runtime, call: impl Future<Output = Result<T, DbError>>) -> Result<T, DbError> {
+    runtime.block_on(async {
+        let silent = |_| Err(DbError::Away(format!("PostgreSQL did not answer within {ANSWER_TIMEOUT:?}")));
+        tokio::time::timeout(ANSWER_TIMEOUT, call).await.unwrap_or_else(silent)
+    })
 }
 
 fn gone() -> DbError {
@@ -240,14 +260,15 @@ impl Connection for Postgres {
         let pending = std::mem::take(&mut self.pending);
         let client = self.client.as_ref().ok_or_else(gone)?;
         let refs = refs(params);
-        self.runtime.block_on(async {
+        let result = wait(&self.runtime, async {
             if pending.is_empty() {
                 return client.execute(&statement, &refs).await.map_err(|e| classify(&e));
             }
             let (first, second) = futures::join!(client.batch_execute(&pending), client.execute(&statement, &refs));
             first.map_err(|e| classify(&e))?;
             second.map_err(|e| classify(&e))
-        })
+        });
+        self.heard(result)
     }
 
     fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row>, DbError> {
@@ -255,15 +276,15 @@ impl Connection for Postgres {
         let pending = std::mem::take(&mut self.pending);
         let client = self.client.as_ref().ok_or_else(gone)?;
         let refs = refs(params);
-        let rows = self.runtime.block_on(async {
+        let rows = wait(&self.runtime, async {
             if pending.is_empty() {
                 return client.query(&statement, &refs).await.map_err(|e| classify(&e));
             }
             let (first, second) = futures::join!(client.batch_execute(&pending), client.query(&statement, &refs));
             first.map_err(|e| classify(&e))?;
             second.map_err(|e| classify(&e))
-        })?;
-        rows.iter().map(row_values).collect()
+        });
+        self.heard(rows)?.iter().map(row_values).collect()
     }
 
     fn begin_write(&mut self) -> Result<(), DbError> {

@@ -27,6 +27,9 @@ const MIGRATIONS: &[&[&str]] = &[&[
     "CREATE INDEX machines_by_phase ON machines(phase, machine_id)",
     "CREATE INDEX machines_by_rack ON machines(rack, machine_id)",
     "CREATE INDEX machines_by_customer ON machines(customer_id, machine_id)",
+    "CREATE INDEX machines_by_cluster ON machines(target_cluster_ref, machine_id)",
+    "CREATE INDEX machines_by_serial ON machines(serial_number)",
+    "CREATE INDEX machines_by_uuid ON machines(system_uuid)",
     "CREATE TABLE machine_labels(
         label_key {key} NOT NULL, label_value {key} NOT NULL, machine_id {key} NOT NULL REFERENCES machines(machine_id),
         PRIMARY KEY (machine_id, label_key))",

@@ -50,22 +50,38 @@ pub enum Options {
 const SQLITE_BATCH: usize = 1024;
 const POSTGRES_BATCH: usize = 64;
 const POSTGRES_WRITERS: usize = 2;
+/// For the doors; the engine has one of its own, which no client can fill.
 const READERS: usize = 2;
+const ENGINE_READERS: usize = 1;
+/// How long a close waits for what is still in the queues.
+const CLOSE_WITHIN: std::time::Duration = std::time::Duration::from_secs(20);
 
 type ReadJob = Box<dyn FnOnce(&mut dyn Connection, &dyn Ambient) + Send>;
 
+/// The queues of reads: one for the doors, one for the engine.
+#[derive(Clone)]
+struct Readers {
+    doors: Arc<Queue<ReadJob>>,
+    engine: Arc<Queue<ReadJob>>,
+}
+
+impl Readers {
+    fn close(&self) {
+        self.doors.close();
+        self.engine.close();
+    }
+}
+
 enum Mode {
-    Threads {
-        writers: Vec<Arc<Queue<Box<dyn Job>>>>,
-        readers: Arc<Queue<ReadJob>>,
-        threads: Mutex<Vec<JoinHandle<()>>>,
-    },
+    Threads { writers: Vec<Arc<Queue<Box<dyn Job>>>>, readers: Readers, threads: Mutex<Vec<JoinHandle<()>>> },
     Inline(Mutex<Box<dyn Connection>>),
 }
 
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
+    /// Whether this handle reads on the engine's own lane.
+    engine: bool,
 }
 
 struct Inner {
@@ -105,7 +121,7 @@ impl Store {
         let (batch, writers, shared) = match options {
             Options::Memory => {
                 let inner = Inner { ambient, signals, mode: Mode::Inline(Mutex::new(first)), shared: false };
-                return Ok(Self { inner: Arc::new(inner) });
+                return Ok(Self { inner: Arc::new(inner), engine: false });
             }
             Options::Sqlite(_) => (SQLITE_BATCH, 1, false),
             Options::Postgres(_) => (POSTGRES_BATCH, POSTGRES_WRITERS, true),
@@ -123,10 +139,12 @@ impl Store {
             threads.push(spawn("store-writer", move || run_writer(connection, &q, &a, &s, batch))?);
             queues.push(queue);
         }
-        let readers: Arc<Queue<ReadJob>> = Arc::new(Queue::new());
-        for _ in 0..READERS {
+        let readers = Readers { doors: Arc::new(Queue::new()), engine: Arc::new(Queue::new()) };
+        let lanes =
+            std::iter::repeat_n(&readers.doors, READERS).chain(std::iter::repeat_n(&readers.engine, ENGINE_READERS));
+        for lane in lanes {
             let mut connection = connect(options, true)?;
-            let (q, a) = (readers.clone(), ambient.clone());
+            let (q, a) = (lane.clone(), ambient.clone());
             threads.push(spawn("store-reader", move || {
                 while let Some(jobs) = q.take(1) {
                     jobs.into_iter().for_each(|job| job(connection.as_mut(), a.as_ref()));
@@ -134,7 +152,13 @@ impl Store {
             })?);
         }
         let mode = Mode::Threads { writers: queues, readers, threads: Mutex::new(threads) };
-        Ok(Self { inner: Arc::new(Inner { ambient, signals, mode, shared }) })
+        Ok(Self { inner: Arc::new(Inner { ambient, signals, mode, shared }), engine: false })
+    }
+
+    /// The same store, read on the engine's own lane: a flood of clients' reads does not hold it up.
+    #[must_use]
+    pub fn for_engine(&self) -> Self {
+        Self { inner: self.inner.clone(), engine: true }
     }
 
     pub fn ambient(&self) -> &Arc<dyn Ambient> {
@@ -207,9 +231,14 @@ impl Store {
             }
             Mode::Threads { readers, .. } => {
                 let (answer, answered) = oneshot::channel();
-                let job: ReadJob =
-                    Box::new(move |connection, ambient| drop(answer.send(read_now(connection, ambient, f, snapshot))));
-                readers.push("readers", job)?;
+                let job: ReadJob = Box::new(move |connection, ambient| {
+                    // who has given up waiting is not read for
+                    if !answer.is_closed() {
+                        drop(answer.send(read_now(connection, ambient, f, snapshot)));
+                    }
+                });
+                let lane = if self.engine { &readers.engine } else { &readers.doors };
+                lane.push("readers", job)?;
                 answered.await.unwrap_or_else(|_| Err(stopped()))
             }
         }
@@ -222,8 +251,15 @@ impl Store {
             readers.close();
             // who follows the log learns of it at once
             self.inner.signals.deliver(Vec::new(), true);
+            let deadline = tokio::time::Instant::now() + CLOSE_WITHIN;
             for thread in lock(threads).drain(..) {
-                if thread.join().is_err() {
+                while !thread.is_finished() && tokio::time::Instant::now() < deadline {
+                    #[allow(clippy::disallowed_methods)] // on a thread of its own, at the end of the process
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                }
+                if !thread.is_finished() {
+                    tracing::warn!("the database does not answer: ending without waiting for it");
+                } else if thread.join().is_err() {
                     tracing::error!("a thread of the store had panicked");
                 }
             }

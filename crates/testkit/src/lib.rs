@@ -5,4 +5,5 @@ pub mod fleet;
 pub mod golden;
 pub mod lifecycles;
 pub mod postgres;
+pub mod scratch;
 pub mod server;

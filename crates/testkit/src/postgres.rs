@@ -18,7 +18,8 @@ use tokio_postgres::{Config, NoTls};
 /// What the server promises about its disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// Without `fsync`: what is committed survives the server's death, but not the machine's.
+    /// In memory or at least without `fsync`: what is committed survives the server's death, but not the
+    /// machine's.
     Fast,
     /// As installed.
     Stock,
@@ -68,7 +69,11 @@ rm -rf "$folder"
 impl Cluster {
     /// Makes a cluster of its own and starts it. For a test that needs to stop the server or its disk.
     pub fn start(durability: Durability) -> Self {
-        let folder = make_folder();
+        let place = match durability {
+            Durability::Fast => crate::scratch::place().to_owned(),
+            Durability::Stock => std::env::temp_dir(),
+        };
+        let folder = make_folder(&place);
         initialize(&folder);
         let guard = Command::new("sh")
             .arg("-c")
@@ -174,8 +179,8 @@ fn execute(config: Config, sql: String) -> Result<(), String> {
 }
 
 /// A folder that the server's user can reach.
-fn make_folder() -> PathBuf {
-    let folder = tempfile::Builder::new().prefix("millwright-pg-").tempdir();
+fn make_folder(place: &Path) -> PathBuf {
+    let folder = tempfile::Builder::new().prefix("millwright-pg-").tempdir_in(place);
     let folder = folder.unwrap_or_else(|e| panic!("making a folder for PostgreSQL: {e}")).keep();
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&folder, open).unwrap_or_else(|e| panic!("opening {}: {e}", folder.display()));
@@ -212,7 +217,7 @@ fn server_command(folder: &Path, durability: Durability) -> Command {
     command.arg("-D").arg(folder.join("data")).arg("-k").arg(folder.join("run"));
     command.args(["-p", &PORT.to_string(), "-c", "listen_addresses=", "-c", "max_connections=300"]);
     match durability {
-        Durability::Fast => command.args(["-c", "fsync=off", "-c", "full_page_writes=off"]),
+        Durability::Fast => command.args(["-c", "fsync=off", "-c", "full_page_writes=off", "-c", "max_wal_size=128MB"]),
         Durability::Stock => &mut command,
     };
     command

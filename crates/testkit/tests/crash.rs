@@ -1,5 +1,6 @@
 //! The engine is dropped after every journal entry, once at each; a new one recovers and must converge.
 //! The verdict comes from the simulated fleet's effect journal: nothing lost, nothing doubled.
+#![allow(clippy::expect_used, clippy::panic, reason = "a test throughout")]
 
 use domain::run::RunPhase;
 use engine::{Engine, JournalObserver};

@@ -1,4 +1,5 @@
 //! The engine against its promises: waits that hold no worker, budgets, hand-over, takeover, fences.
+#![allow(clippy::expect_used, clippy::panic, reason = "a test throughout")]
 
 use domain::ExecutionId;
 use domain::run::RunPhase;

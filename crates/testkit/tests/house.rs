@@ -1,4 +1,5 @@
 //! House rules, kept by machine: the layers, the size and head of files, what must not be in the tree.
+#![allow(clippy::expect_used, clippy::panic, reason = "a test throughout")]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};

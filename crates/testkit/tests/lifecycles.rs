@@ -1,4 +1,5 @@
 //! The lifecycles as data: the documentation is their rendering, and every (state, event) has a verdict.
+#![allow(clippy::expect_used, clippy::panic, reason = "a test throughout")]
 
 use domain::lifecycle::{Deadline, Edge, State};
 use domain::machine::Phase;

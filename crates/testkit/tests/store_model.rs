@@ -443,7 +443,7 @@ impl World {
                 add(each(execution::journal(tx, id, 1000)?));
             }
             for id in &sessions {
-                add(each(execution::cancels_of_holder(tx, id)?));
+                add(each(execution::held_by(tx, id)?));
             }
             for n in 0..4 {
                 add(each(token::by_hash(tx, &format!("h{n}"))?));
@@ -487,7 +487,7 @@ fn worked(before: &Execution, kind: u8, until: domain::Timestamp) -> Execution {
 /// The three worlds, begun at one moment of one held clock.
 fn worlds(clock: &tokio::runtime::Handle) -> [World; 3] {
     let ambient = || VirtualAmbient::on(Some(clock.clone()), 5);
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = testkit::scratch::folder();
     let file = Options::Sqlite(folder.path().join("millwright.db"));
     let postgres = Options::Postgres(Box::new(testkit::postgres::database()));
     [

@@ -1,6 +1,6 @@
 //! From one position to the next: what came of the last one and the entry into the next are one commit.
 
-use super::{Facts, Report, Step, Worker};
+use super::{BRAKE, Facts, Report, Step, Worker};
 use crate::workflow::{Event, Failure};
 use domain::Timestamp;
 use domain::stage::{Ending, Next, Outcome, Position, backoff, mix, next};
@@ -80,7 +80,7 @@ impl Worker<'_> {
             }
             false => {
                 let mut e = e;
-                "the brake to be released (millwright unfreeze)".clone_into(&mut e.waiting_for);
+                BRAKE.clone_into(&mut e.waiting_for);
                 Err(self.release(e, &facts, entries, events).await?)
             }
         }

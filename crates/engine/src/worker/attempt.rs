@@ -1,12 +1,12 @@
 //! One attempt at a stage: look, act when it is clear, safe and allowed, and look again.
 
-use super::{Report, Step, Worker, call, stop_of};
+use super::{BRAKE, Report, Step, Worker, call, stop_of};
 use crate::options::SHORT_WAIT;
 use crate::workflow::{Acted, Failure, Look, Seen};
 use domain::stage::{FailureClass, StageDecl};
 use std::time::Duration;
-use store::Caller;
 use store::execution::{self, Entry};
+use store::{Caller, switch};
 use tokio::time::Instant;
 
 impl Worker<'_> {
@@ -15,8 +15,12 @@ impl Worker<'_> {
         loop {
             if self.cancel.is_cancelled() {
                 self.settle().await?;
-                self.abort(index, attempt).await?;
-                return Ok(Report::canceled());
+                return Ok(match self.abort(index, attempt).await? {
+                    None => Report::canceled(),
+                    Some(why) => {
+                        Report { message: format!("canceled; could not be stopped: {why}"), ..Report::canceled() }
+                    }
+                });
             }
             self.check_alive()?;
             let cx = self.cx(index, attempt);
@@ -46,7 +50,12 @@ impl Worker<'_> {
             };
             if self.now() >= self.execution.deadline {
                 self.settle().await?;
-                return Ok(Report::failed(self.timed_out(index, &on)));
+                let mut failure = self.timed_out(index, &on);
+                // what is under way must not go on beside the next attempt, or after the run
+                if let Some(why) = self.abort(index, attempt).await? {
+                    failure.message = format!("{}; could not be stopped: {why}", failure.message);
+                }
+                return Ok(Report::failed(failure));
             }
             self.wait(on, look_again).await?;
         }
@@ -93,6 +102,9 @@ impl Worker<'_> {
         let stage = self.stage(index);
         if self.now() >= self.execution.deadline {
             return Ok(Some(Report::failed(self.timed_out(index, "the chance to act"))));
+        }
+        if self.core.store.read(switch::frozen).await.map_err(stop_of)?.is_some() {
+            return self.sleep_durably(BRAKE.to_owned(), Duration::ZERO).await.map(|()| None);
         }
         if stage.destructive && !self.facts.counted {
             self.count_destructive(&stage).await?;
@@ -143,8 +155,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Stops what is under way, as far as possible; what could not be stopped is written down.
-    pub(super) async fn abort(&mut self, index: usize, attempt: u32) -> Step<()> {
+    /// Stops what is under way, as far as possible; answers why it could not be, if so.
+    pub(super) async fn abort(&mut self, index: usize, attempt: u32) -> Step<Option<String>> {
         // the intent first: an execution that was ended from outside runs no more of its code
         let detail = serde_json::json!({"stage": self.execution.stage});
         self.commit(self.execution.clone(), vec![Entry { entry: "aborting", detail }], vec![]).await?;
@@ -152,14 +164,13 @@ impl Worker<'_> {
         let cx = self.cx(index, attempt);
         let aborted = self.bounded(self.work.abort(&cx)).await;
         self.check_alive()?;
-        let detail = match aborted {
-            Ok(Ok(())) => serde_json::json!({"stage": self.execution.stage}),
-            Ok(Err(failure)) | Err(failure) => {
-                serde_json::json!({"stage": self.execution.stage, "failed": failure.message})
-            }
+        let failed = match aborted {
+            Ok(Ok(())) => None,
+            Ok(Err(failure)) | Err(failure) => Some(failure.message),
         };
-        let execution = self.execution.clone();
-        self.commit(execution, vec![Entry { entry: "aborted", detail }], vec![]).await
+        let detail = serde_json::json!({"stage": self.execution.stage, "failed": failed});
+        self.commit(self.execution.clone(), vec![Entry { entry: "aborted", detail }], vec![]).await?;
+        Ok(failed)
     }
 
     pub(super) async fn undo(&mut self, index: usize, attempt: u32) -> Step<Report> {

@@ -21,14 +21,20 @@ impl Worker<'_> {
     /// A call into a stage's code: bounded in time, and a panic in it stops nobody else.
     pub(super) async fn bounded<T>(&self, call: impl Future<Output = T>) -> Result<T, Failure> {
         let limit = self.core.options.call_timeout;
-        match tokio::time::timeout(limit, AssertUnwindSafe(call).catch_unwind()).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(_)) => Err(Failure::new(
+        let ended = tokio::select! {
+            // the clock first: a process that was stopped in the middle of a call does not go on with it
+            biased;
+            () = tokio::time::sleep(limit) => None,
+            ended = AssertUnwindSafe(call).catch_unwind() => Some(ended),
+        };
+        match ended {
+            Some(Ok(value)) => Ok(value),
+            Some(Err(_)) => Err(Failure::new(
                 "STAGE_PANICKED",
                 FailureClass::NeedsOperator,
                 "a defect in the stage's code; the server's log has the details",
             )),
-            Err(_) => Err(Failure::new(
+            None => Err(Failure::new(
                 TIMED_OUT,
                 FailureClass::Transient,
                 format!("the provider did not answer within {} s", limit.as_secs()),

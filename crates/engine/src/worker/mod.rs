@@ -7,7 +7,7 @@ mod durable;
 
 use crate::engine::Core;
 use crate::lease::Lease;
-use crate::options::{TROUBLE_PAUSE, UNKNOWN_RECHECK};
+use crate::options::{LATE, TROUBLE_PAUSE, UNKNOWN_RECHECK};
 use crate::workflow::{Failure, StageCx, Work};
 use domain::stage::{FailureClass, Outcome, Position, StageDecl};
 use domain::{Error, Reason, Timestamp};
@@ -18,6 +18,9 @@ use store::execution::{self, Execution, Status};
 use store::{Caller, is_fenced};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+/// What an execution waits for while all automation is stopped.
+const BRAKE: &str = "the brake to be released (millwright unfreeze)";
 
 /// Why a worker lets go of an execution before it has ended.
 enum Stop {
@@ -80,6 +83,15 @@ async fn reload(core: &Core, lease: &Lease, old: &Execution) -> Option<Execution
             Err(e) => tracing::warn!(execution = %old.id, error = %e, "reading an execution again"),
         }
     }
+}
+
+/// A freeze, or a time without a server, is not the step's fault: its deadline moves along.
+fn not_charged_for_delay(mut execution: Execution, now: Timestamp) -> Execution {
+    let late = now.since(execution.wake_at);
+    if late > LATE && execution.position != Position::Start {
+        execution.deadline = execution.deadline.plus(late);
+    }
+    execution
 }
 
 fn parse_facts(execution: &Execution) -> Result<Facts, Error> {
@@ -147,6 +159,7 @@ impl<'a> Worker<'a> {
         match loaded {
             Ok((work, facts)) => {
                 let settles = Instant::now() + execution.settle;
+                let execution = not_charged_for_delay(execution, core.store.ambient().now());
                 Ok(Self { core, lease, execution, facts, work, cancel, settles })
             }
             Err(e) if matches!(e.reason, Reason::NotConfirmed | Reason::ProviderUnknown | Reason::Internal) => {

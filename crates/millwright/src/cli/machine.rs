@@ -36,7 +36,7 @@ pub enum MachineCommand {
 A machine that is registered again gets exactly the facts given; `update` changes single ones.")]
     Register {
         /// Its id; the server chooses one when it is left out
-        #[arg(value_name = "ID")]
+        #[arg(value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
         id: Option<String>,
         #[command(flatten)]
         facts: Facts,

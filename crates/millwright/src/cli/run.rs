@@ -67,8 +67,8 @@ pub struct StartArgs {
     #[arg(value_name = "MACHINE")]
     machine: String,
     /// REPAVE, RMA, REBOOT, UPGRADE or NET_RECONFIG
-    #[arg(long = "type", value_name = "TYPE")]
-    kind: String,
+    #[arg(long = "type", value_name = "TYPE", required_unless_present = "plan")]
+    kind: Option<String>,
     /// A plan instead of the type's default one
     #[arg(long, value_name = "PLAN", default_value = "", hide_default_value = true)]
     plan: String,
@@ -114,7 +114,7 @@ impl StartArgs {
         Ok(StartRunRequest {
             request_id: self.request_id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string()),
             machine_id: self.machine,
-            r#type: self.kind.trim().to_ascii_uppercase().replace('-', "_"),
+            r#type: self.kind.unwrap_or_default().trim().to_ascii_uppercase().replace('-', "_"),
             plan_id: self.plan,
             parameters,
             override_reason: self.override_reason,
@@ -167,6 +167,8 @@ fn progress(run: &Run) -> String {
 /// Why it stands where it stands.
 fn reason(run: &Run) -> String {
     match &run.error {
+        // a cancel says so itself
+        Some(error) if error.code == "CANCELED" => error.message.clone(),
         Some(error) => format!("{}: {}", error.code, error.message),
         None if is_terminal(run) => String::new(),
         None => run.why.clone(),

@@ -1,6 +1,8 @@
 //! The demo, from its start to the end of its run.
 
-use crate::server::Home;
+use crate::process::{Process, program, until};
+use crate::server::{Home, after};
+use std::path::Path;
 
 #[test]
 fn the_demo_shows_every_step_and_ends_with_the_result() {
@@ -24,10 +26,21 @@ fn the_demo_shows_every_step_and_ends_with_the_result() {
 }
 
 #[test]
-fn a_taken_port_does_not_stop_the_demo() {
+fn on_a_taken_port_it_takes_another_and_serves_until_it_is_interrupted() {
     let home = Home::new();
     let server = home.launch("data").start();
     let taken = server.url.trim_start_matches("http://");
-    let ended = home.run(&["demo", "--once", "--machines", "1", "--listen", taken]).with(0);
+    let mut command = program(&home.path(""));
+    let demo = Process::spawn(command.args(["demo", "--machines", "1", "--listen", taken]));
+    until("the run is over and it serves on", || demo.out().contains("goes on until Ctrl-C").then_some(()));
+    let url = after(&demo.out(), "export MILLWRIGHT_SERVER=").expect("an address");
+    let token = after(&demo.out(), "export MILLWRIGHT_TOKEN=").expect("a token");
+    let listed = home.run(&["machine", "list", "-o", "name", "--server", &url, "--token", &token]).with(0);
+    assert_eq!(listed.out, "sim-0001\n");
+
+    demo.signal("INT");
+    let ended = demo.end().with(0);
     assert!(ended.out.contains("taking a free port instead"), "{}", ended.out);
+    let folder = after(&ended.out, "embedded database in ").expect("a folder");
+    assert!(!Path::new(&folder).exists(), "{folder} is left behind");
 }

@@ -58,6 +58,14 @@ fn a_stop_in_the_middle_of_a_call_waits_for_its_answer() {
 }
 
 #[test]
+fn a_stop_asked_for_as_soon_as_it_serves_is_in_order() {
+    let home = Home::new();
+    for signal in ["TERM", "INT", "TERM", "INT"] {
+        home.launch("data").start().stop(signal).with(0);
+    }
+}
+
+#[test]
 fn a_second_signal_ends_at_once_and_nothing_is_lost() {
     let home = Home::new();
     let config = "[engine]\nlease_seconds = 6\ncall_timeout_seconds = 3";

@@ -274,6 +274,11 @@ impl ByHand {
     }
 }
 
+/// A bound on what would otherwise wait for ever, far above what it takes; not a verdict about time.
+pub async fn within<T>(what: &str, work: impl Future<Output = T>) -> T {
+    tokio::time::timeout(Duration::from_secs(120), work).await.unwrap_or_else(|_| panic!("never happened: {what}"))
+}
+
 pub fn is_terminal(run: &pb::Run) -> bool {
     match run.phase() {
         RunPhase::Unspecified => panic!("a run without a phase: {run:?}"),

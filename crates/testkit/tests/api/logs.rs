@@ -1,6 +1,6 @@
 //! StreamRunLogs: what the steps printed, stored first, in order, the two streams apart.
 
-use crate::fixture::{Api, on_both, reboot, repave, ssh, start, start_plan, step};
+use crate::fixture::{Api, on_both, reboot, repave, ssh, start, start_plan, step, within};
 use crate::refusal::refused;
 use futures::StreamExt as _;
 use proto::baremetal::v1 as pb;
@@ -15,7 +15,7 @@ async fn try_logs(api: &Api, run: &str, after: u64, no_follow: bool) -> Result<S
 /// To the end of the stream.
 async fn logs(api: &Api, run: &str, after: u64, no_follow: bool) -> Vec<pb::LogChunk> {
     let stream = try_logs(api, run, after, no_follow).await.expect("the logs begin");
-    stream.map(|c| c.expect("no error")).collect().await
+    within("the end of the logs", stream.map(|c| c.expect("no error")).collect()).await
 }
 
 fn lines(chunks: &[pb::LogChunk]) -> Vec<(&str, &str, String)> {
@@ -94,10 +94,10 @@ on_both!(logs_of_a_live_run_are_followed_to_its_end, |api| async move {
     let mut stream = try_logs(&api, &run.run_id, 0, false).await.expect("the logs begin");
     let mut live = Vec::new();
     for _ in 0..3 {
-        live.push(stream.message().await.expect("no error").expect("a chunk"));
+        live.push(within("a chunk", stream.message()).await.expect("no error").expect("a chunk"));
     }
     assert_eq!(api.run(&run.run_id).await.phase(), RunPhase::Running, "told while it happens");
-    let rest: Vec<pb::LogChunk> = stream.map(|c| c.expect("no error")).collect().await;
+    let rest: Vec<pb::LogChunk> = within("the end", stream.map(|c| c.expect("no error")).collect()).await;
     live.extend(rest);
     assert_eq!(api.run(&run.run_id).await.phase(), RunPhase::Succeeded, "and to the end");
     assert_eq!(live.len(), 6);
@@ -174,6 +174,6 @@ async fn a_stopping_server_ends_followers_as_unavailable() {
     let run = api.start(start("m-1", "REBOOT", "r1")).await;
     let mut stream = try_logs(&api, &run.run_id, 0, false).await.expect("the logs begin");
     api.server.service.close();
-    let status = stream.message().await.expect_err("the stream ends with an error");
+    let status = within("the end of the logs", stream.message()).await.expect_err("the stream ends with an error");
     refused(Err::<(), _>(status), Code::Unavailable, "SHUTTING_DOWN");
 }

@@ -145,6 +145,7 @@ on_both!(updates_that_race_with_runs_lose_nothing, |api| async move {
     let mut rounds = 0;
     while !is_terminal(&api.run(&run.run_id).await) {
         rounds += 1;
+        assert!(rounds < 20_000, "the run never ends: {:?}", api.run(&run.run_id).await);
         let note = rounds.to_string();
         let again = api.register(sim_machine("m-1", &[("sim.fault.reboot", "fail:2"), ("registered", &note)]));
         let update = pb::UpdateMachineRequest {

@@ -129,7 +129,7 @@ async fn plans_that_cannot_run_are_refused_by_field_and_not_stored() {
         (with(&|s| s.max_retries = Some(21)), "steps[1].max_retries"),
         (with(&|s| s.kind = None), "steps[1].kind"),
         (with(&|s| s.kind = Some(ssh("", &[]))), "steps[1]"),
-        (with(&|s| s.kind = Some(ssh(&long, &[]))), "steps[1]"),
+        (with(&|s| s.kind = Some(ssh(&long, &[]))), "steps"),
         (with(&|s| s.kind = Some(repave(""))), "steps[1]"),
         (with(&|s| s.kind = Some(Kind::Reboot(pb::Reboot { mode: "kick".into() }))), "plan.steps[1].reboot.mode"),
         (

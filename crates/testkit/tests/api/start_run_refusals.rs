@@ -184,7 +184,7 @@ async fn an_unknown_parameter_is_refused() {
     refused_field(Err::<(), _>(refusal), "parameters.persistent");
     let refusal = leaves_nothing(&api, with("image", "")).await;
     assert_eq!(refusal.code(), Code::InvalidArgument);
-    let refusal = leaves_nothing(&api, with("image", &"x".repeat(5000))).await;
+    let refusal = leaves_nothing(&api, with("image", &"x".repeat(9000))).await;
     refused_field(Err::<(), _>(refusal), "parameters.image");
     let many = (0..65).map(|i| (format!("p{i}"), String::new())).collect();
     let refusal = leaves_nothing(&api, pb::StartRunRequest { parameters: many, ..start("m-1", "REPAVE", "r1") }).await;

@@ -1,6 +1,6 @@
 //! Two servers on one PostgreSQL: to a client they are one.
 
-use crate::fixture::{ByHand, brisk, is_terminal, sim_machine, start};
+use crate::fixture::{ByHand, brisk, is_terminal, sim_machine, start, within};
 use crate::refusal::refused;
 use engine::{Engine, EngineOptions};
 use futures::future::join_all;
@@ -117,7 +117,7 @@ async fn watchers_of_either_server_see_every_event_of_both() {
     let seen = join_all(streams.map(|mut stream| async move {
         let (mut events, mut ended) = (Vec::new(), 0);
         while ended < 12 {
-            let event = stream.message().await.expect("no error").expect("an event");
+            let event = within("an event", stream.message()).await.expect("no error").expect("an event");
             ended += usize::from(event.snapshot.as_ref().is_some_and(is_terminal));
             events.push(event);
         }
@@ -165,7 +165,7 @@ async fn logs_are_followed_through_either_server() {
             let mut stream =
                 two.servers[server].runs().await.stream_run_logs(request).await.expect("begins").into_inner();
             let mut chunks = Vec::new();
-            while let Some(chunk) = stream.message().await.expect("no error") {
+            while let Some(chunk) = within("a chunk", stream.message()).await.expect("no error") {
                 chunks.push(chunk);
             }
             chunks

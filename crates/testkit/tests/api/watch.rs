@@ -1,6 +1,6 @@
 //! WatchRuns: every change in order, with the run as it was; resumable, and nobody misses anything.
 
-use crate::fixture::{Api, is_terminal, on_both, start};
+use crate::fixture::{Api, is_terminal, on_both, start, within};
 use crate::refusal::refused;
 use futures::StreamExt as _;
 use futures::future::join_all;
@@ -20,7 +20,7 @@ pub async fn watch(api: &Api, filter: &str, after: Option<u64>) -> Streaming<pb:
 }
 
 pub async fn next(stream: &mut Streaming<pb::RunEvent>) -> pb::RunEvent {
-    stream.message().await.expect("no error").expect("one more event")
+    within("one more event", stream.message()).await.expect("no error").expect("one more event")
 }
 
 pub fn snapshot(event: &pb::RunEvent) -> &pb::Run {
@@ -29,7 +29,7 @@ pub fn snapshot(event: &pb::RunEvent) -> &pb::Run {
 
 /// To the end of a stream that ends by itself.
 async fn all(stream: Streaming<pb::RunEvent>) -> Vec<pb::RunEvent> {
-    stream.map(|e| e.expect("no error")).collect().await
+    within("the end of a watch", stream.map(|e| e.expect("no error")).collect()).await
 }
 
 /// Until this many runs have ended.
@@ -206,6 +206,6 @@ async fn a_stopping_server_ends_watches_as_unavailable() {
     let api = Api::new().await;
     let mut stream = watch(&api, "", Some(0)).await;
     api.server.service.close();
-    let status = stream.message().await.expect_err("the stream ends with an error");
+    let status = within("the end of a watch", stream.message()).await.expect_err("the stream ends with an error");
     refused(Err::<(), _>(status), Code::Unavailable, "SHUTTING_DOWN").says("last sequence");
 }

@@ -205,7 +205,8 @@ async fn request_cancel(store: &TestStore, id: &ExecutionId, by: &str) -> bool {
 
 async fn cancels_of(store: &TestStore, session: &SessionId) -> Vec<ExecutionId> {
     let session = session.clone();
-    store.read(move |tx| execution::cancels_of_holder(tx, &session)).await.expect("reads")
+    let held = store.read(move |tx| execution::held_by(tx, &session)).await.expect("reads");
+    held.into_iter().filter(|h| h.cancel_requested).map(|h| h.id).collect()
 }
 
 on_every_store!(the_first_cancel_request_counts, |store| async move {

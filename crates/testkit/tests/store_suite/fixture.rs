@@ -114,7 +114,7 @@ impl TestStore {
     }
 
     pub async fn sqlite() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = testkit::scratch::folder();
         Self::on(Options::Sqlite(folder.path().join("millwright.db")), Some(folder)).await
     }
 

@@ -67,7 +67,7 @@ async fn check_consistent(store: &Store) -> usize {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backup_taken_while_others_write_is_of_one_moment() {
     let store = TestStore::sqlite().await;
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = testkit::scratch::folder();
     let (acknowledged, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let writing = futures::future::join_all((0..8).map(|n| keep_writing(&store, n, &acknowledged, &stop)));
     let backing_up = async {
@@ -102,7 +102,7 @@ async fn a_backup_taken_while_others_write_is_of_one_moment() {
 async fn a_backup_never_overwrites() {
     let store = TestStore::sqlite().await;
     store.register("m").await;
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = testkit::scratch::folder();
     let target = folder.path().join("backup.db");
     std::fs::write(&target, "precious").expect("writes");
     let refused = backup(&store.file(), &target).await.expect_err("is refused");
@@ -120,7 +120,7 @@ async fn a_backup_never_overwrites() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_brings_back_the_data_and_fences_the_past() {
     let store = TestStore::sqlite().await;
-    let (file, folder) = (store.file(), tempfile::tempdir().expect("a folder"));
+    let (file, folder) = (store.file(), testkit::scratch::folder());
     store.register("kept").await;
     let old_session = store.session("a").await;
     let id = store.execution("run_1").await;
@@ -175,7 +175,7 @@ fn bytes(database: &Path) -> Vec<Option<Vec<u8>>> {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_good_backup_is_refused_and_changes_nothing() {
     let store = TestStore::sqlite().await;
-    let (file, folder) = (store.file(), tempfile::tempdir().expect("a folder"));
+    let (file, folder) = (store.file(), testkit::scratch::folder());
     for i in 0..200 {
         store.register(&format!("m-{i}")).await;
     }
@@ -220,7 +220,7 @@ async fn what_is_no_good_backup_is_refused_and_changes_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_left_without_its_database_is_not_mixed_into_the_restored_one() {
     let store = TestStore::sqlite().await;
-    let (file, folder) = (store.file(), tempfile::tempdir().expect("a folder"));
+    let (file, folder) = (store.file(), testkit::scratch::folder());
     store.register("kept").await;
     let target = folder.path().join("backup.db");
     backup(&file, &target).await.expect("backs up");
@@ -242,7 +242,7 @@ async fn a_log_left_without_its_database_is_not_mixed_into_the_restored_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_restores_in_one_second_keep_what_each_found() {
     let store = TestStore::sqlite().await;
-    let (file, folder) = (store.file(), tempfile::tempdir().expect("a folder"));
+    let (file, folder) = (store.file(), testkit::scratch::folder());
     let target = folder.path().join("backup.db");
     backup(&file, &target).await.expect("backs up");
     store.register("precious").await;

@@ -17,7 +17,7 @@ async fn what_was_acknowledged_is_in_the_file() {
     }))
     .await;
     // as after a power cut: the files as they are, the store still open
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = testkit::scratch::folder();
     let copy = folder.path().join("copy.db");
     for suffix in ["", "-wal"] {
         std::fs::copy(with(&store.file(), suffix), with(&copy, suffix)).expect("copies");
@@ -74,7 +74,7 @@ async fn one_caller_cannot_keep_others_out() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_that_cannot_be_opened_says_why() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = testkit::scratch::folder();
     let garbage = folder.path().join("garbage.db");
     std::fs::write(&garbage, vec![7u8; 8192]).expect("writes");
     for path in [folder.path().join("no/such/folder.db"), folder.path().to_path_buf(), garbage] {

@@ -35,7 +35,7 @@ fn memory() {
 
 #[test]
 fn sqlite() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = testkit::scratch::folder();
     check(&Options::Sqlite(folder.path().join("millwright.db")));
 }
 

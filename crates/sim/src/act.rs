@@ -125,7 +125,7 @@ impl SimFleet {
                 Ok(manner.answer())
             }
             Some(Fault::Lie) => {
-                self.promise(&call, change, wait + LIE, after)?;
+                self.promise(&call, change, wait + after + LIE, Duration::ZERO)?;
                 Ok(Ack::Done)
             }
             Some(Fault::Drop) => {
@@ -149,7 +149,8 @@ impl SimFleet {
         }
         self.promise(call, change, wait, after)?;
         pause(wait).await;
-        Ok(())
+        // a visit records what is due, so that it is in the journal before the answer
+        self.visit(call.target, |_| Ok(()))
     }
 
     /// Decides how the call will go. `None`: it was done before, and its key is known.

@@ -106,6 +106,8 @@ mod tests {
             fleet.set_boot(&plain, BootMode::Pxe, true, &op("netboot", 1)).await.yes();
             fleet.install(&plain, "img", "ud", &op("repave", 1)).await.yes();
             fleet.reset(&plain, RebootMode::Bmc, &op("reboot", 1)).await.yes();
+            // the reset has taken effect, and the boot has not ended
+            clock.fetch_add(11_000, Ordering::Relaxed);
             fleet.join(&plain, "c1", &op("join", 1)).await.unwrap_err();
             clock.fetch_add(60_000_000, Ordering::Relaxed);
             fleet.join(&plain, "c1", &op("join", 2)).await.yes();

@@ -34,7 +34,7 @@ async fn fail_n_fails_n_times_also_across_a_restart() {
     assert!(fleet.set_boot(&m1, BootMode::Pxe, false, &op("netboot", 2)).await.is_err());
     assert_eq!(count(&fleet, "netboot"), 0);
     assert_eq!(fleet.set_boot(&m1, BootMode::Pxe, false, &op("netboot", 3)).await, Ok(Ack::Done));
-    assert_eq!(kinds(&fleet), ["created", "fault", "fault", "netboot"]);
+    assert_eq!(kinds(&fleet), ["created", "fault", "fault", "deferred", "netboot"], "taken on, then done");
     let other = machine(&[("sim.fault.netboot", "fail:1")]);
     assert!(fleet.set_boot(&other, BootMode::Pxe, false, &op("netboot", 4)).await.is_err(), "counted per rule");
 }

@@ -29,7 +29,7 @@ async fn effects_are_in_the_file_before_the_call_answers() {
     let effects = read_effects(&path).unwrap();
     assert_eq!(effects, fleet.effects().unwrap());
     let netboot = effects.last().unwrap();
-    assert_eq!((netboot.number, netboot.machine.as_str(), netboot.kind.as_str()), (2, "m1", "netboot"));
+    assert_eq!((netboot.number, netboot.machine.as_str(), netboot.kind.as_str()), (3, "m1", "netboot"));
     assert_eq!((&netboot.operation, netboot.fence.as_str()), (&op("netboot", 2).key(), "ses_1:4"));
     assert_eq!(netboot.detail, serde_json::json!({ "mode": "HTTP", "persistent": true }));
 }
@@ -53,7 +53,7 @@ async fn work_under_way_survives_and_ends_once() {
 #[tokio::test(start_paused = true)]
 async fn a_torn_last_line_is_cut_off_wherever_it_tore() {
     let (_folder, path) = journal();
-    let (clock, m1) = (clock(), machine(&[]));
+    let (clock, m1) = (clock(), machine(&[("sim.latency_ms", "0")]));
     let fleet = SimFleet::open(&path, 1, clock.clone()).unwrap();
     fleet.set_boot(&m1, BootMode::Pxe, true, &op("netboot", 1)).await.yes();
     let kept = std::fs::read(&path).unwrap();

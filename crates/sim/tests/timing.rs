@@ -42,7 +42,8 @@ async fn calls_that_are_done_when_they_answer_take_the_latency() {
     fleet.open_return(&m1, "disk", &op("rma", 1)).await.yes();
     fleet.power_off(&m1, &op("off", 1)).await.yes();
     assert_eq!(start.elapsed(), Duration::from_millis(50));
-    assert_eq!(kinds(&fleet), ["created", "netboot", "clear_netboot", "net_applied", "return_opened", "power_off"]);
+    let done: Vec<String> = kinds(&fleet).into_iter().filter(|kind| kind != "deferred").collect();
+    assert_eq!(done, ["created", "netboot", "clear_netboot", "net_applied", "return_opened", "power_off"]);
     assert_eq!(fleet.current(&m1).await.unwrap()["mtu"], "9000");
     assert_eq!(fleet.open_return_of(&m1).await.unwrap(), Some(op("rma", 1).key()));
     assert_eq!(fleet.inspect(&m1).await.unwrap().power, PowerState::Off);

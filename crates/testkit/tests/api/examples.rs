@@ -1,6 +1,6 @@
 //! The document's own examples and interaction patterns.
 
-use crate::fixture::{Api, is_terminal, start, states};
+use crate::fixture::{Api, is_terminal, start, states, within};
 use crate::watch::{next, snapshot, watch};
 use prost_reflect::prost::Message;
 use prost_reflect::{DescriptorPool, DynamicMessage, SerializeOptions};
@@ -199,14 +199,20 @@ async fn poll_for_completion() {
     api.sim("m-1", &[("sim.latency_ms", "30")]).await;
     let run = api.start(start("m-1", "REPAVE", "req-1")).await;
     let mut seen = vec![(run.phase(), run.current_step.clone())];
-    while !is_terminal(&api.run(&run.run_id).await) {
-        let now = api.run(&run.run_id).await;
-        seen.push((now.phase(), now.current_step));
-        seen.dedup();
-    }
+    let watching = async {
+        loop {
+            let now = api.run(&run.run_id).await;
+            if is_terminal(&now) {
+                return now;
+            }
+            seen.push((now.phase(), now.current_step));
+            seen.dedup();
+        }
+    };
+    let ended = within("the end", watching).await;
     let order =
         |p: &(RunPhase, String)| (p.0 as i32, ["", "set-netboot", "repave", "reboot"].iter().position(|s| *s == p.1));
     let running: Vec<_> = seen.iter().filter(|p| p.0 == RunPhase::Running).collect();
     assert!(running.iter().map(|p| order(p)).is_sorted(), "{seen:?}");
-    assert_eq!(api.run(&run.run_id).await.phase(), RunPhase::Succeeded);
+    assert_eq!(ended.phase(), RunPhase::Succeeded);
 }

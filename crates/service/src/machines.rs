@@ -165,6 +165,10 @@ fn move_phase(
     in_cluster: &Result<(), Error>,
 ) -> TxResult<Machine> {
     let there = machine::get_for_update(tx, id)?.ok_or_else(|| not_found(id.as_str()))?;
+    if there.phase != to {
+        // before the edge is judged: what a run holds cannot be moved at all
+        no_active_run(&there)?;
+    }
     let now = tx.now();
     let mut conditions = there.conditions.clone();
     if there.phase == Phase::Maintenance && there.condition(ConditionType::NeedsIntervention) {

@@ -163,7 +163,7 @@ crate::statements! {
     RECORD = "UPDATE executions SET status = $5, position = $6, stage = $7, attempt = $8, settle_ms = $9, facts = $10, failure = $11, waiting_for = $12, wake_at = CASE WHEN cancel_by <> '' AND $19 = 0 THEN CAST($17 AS BIGINT) ELSE CAST($13 AS BIGINT) END, deadline = $14, holder = $15, entries = $16, updated_at = $17 WHERE execution_id = $1 AND epoch = $2 AND fence = $3 AND holder = $4 AND status = 'running' AND entries = $18 AND EXISTS (SELECT 1 FROM sessions s WHERE s.session_id = $4 AND s.state = 'live')";
     NEXT_WAKE = "SELECT wake_at FROM executions WHERE status IN ('ready', 'waiting') ORDER BY wake_at LIMIT 1";
     REQUEST_CANCEL = "UPDATE executions SET cancel_by = $2, cancel_reason = $3, wake_at = CASE WHEN status = 'running' THEN wake_at ELSE $4 END, updated_at = $4 WHERE execution_id = $1 AND cancel_by = '' AND status IN ('ready', 'running', 'waiting')";
-    HELD_BY = "SELECT execution_id, cancel_by FROM executions WHERE holder = $1 AND status = 'running'";
+    HELD_BY = "SELECT execution_id, cancel_by FROM executions WHERE holder = $1 AND status = 'running' ORDER BY execution_id";
     END_FROM_OUTSIDE = "UPDATE executions SET status = $2, fence = fence + 1, holder = NULL, waiting_for = '', entries = entries + 1, updated_at = $3 WHERE execution_id = $1 AND status IN ('ready', 'running', 'waiting') RETURNING entries, fence";
     EPOCH = "SELECT CAST(value AS BIGINT) FROM meta WHERE name = 'epoch'";
     ACT_COUNT = "SELECT COUNT(*), COALESCE(MIN(at), 0) FROM destructive_acts WHERE rack = $1 AND at > $2";

@@ -184,6 +184,109 @@ async fn one_bad_execution_does_not_stop_the_others() {
     assert!(aside.waiting_for.contains("from-the-future"), "{}", aside.waiting_for);
 }
 
+/// The provider is taken away in the middle of a run: the run says so, and can be canceled.
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_provider_is_gone_says_so_and_can_be_canceled() {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let engine = fleet.engine(quick("one"), None);
+    let service = fleet.service(&engine).await;
+    service
+        .register_machine(&admin(), labelled("m-1", &[("sim.fault.repave", "slow:600000")]))
+        .await
+        .expect("registers");
+    engine.start().await.expect("starts");
+    let run = service.start_run(&admin(), start("m-1", "REPAVE", "r")).await.expect("starts").run.id.to_string();
+    until_running(&service, &run, "repave").await;
+    let mut moved = machine("m-1");
+    "gone".clone_into(&mut moved.spec.provider);
+    service.register_machine(&admin(), moved).await.expect("registers again");
+    let why = eventually("it says why", || async {
+        let why = service.get_run(&run).await.expect("reads").why;
+        why.contains("gone").then_some(why)
+    })
+    .await;
+    assert!(why.contains("engine terminate"), "{why}");
+    let ended = service.cancel_run(&admin(), &run).await.expect("cancels").run;
+    assert_eq!(ended.phase, RunPhase::Canceled);
+}
+
+/// What an attempt has under way is stopped when its time is up: two attempts never run beside each other.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_timed_out_is_stopped_before_the_next() {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let engine = fleet.engine(quick("one"), None);
+    let service = fleet.service(&engine).await;
+    service.register_machine(&admin(), labelled("m-1", &[("sim.fault.ssh", "slow:600000")])).await.expect("registers");
+    let plan = domain::plan::Plan {
+        id: "slow".into(),
+        display_name: String::new(),
+        steps: vec![domain::plan::Step {
+            name: "run".into(),
+            timeout_seconds: Some(5),
+            max_retries: Some(1),
+            kind: domain::plan::StepKind::Ssh {
+                command: "sleep".into(),
+                args: vec![],
+                environment: Default::default(),
+            },
+        }],
+    };
+    service.create_plan(&admin(), plan, "api").await.expect("creates");
+    engine.start().await.expect("starts");
+    let mut request = start("m-1", "", "r");
+    request.plan_id = "slow".into();
+    let run = service.start_run(&admin(), request).await.expect("starts").run.id.to_string();
+    let ended = until_ended(&service, &run).await.run;
+    assert_eq!(ended.error.expect("failed").code, "STEP_TIMED_OUT");
+    let kinds: Vec<String> = fleet.sim.effects().expect("reads").into_iter().map(|e| e.kind).collect();
+    let of_commands: Vec<&str> = kinds.iter().map(String::as_str).filter(|k| k.starts_with("exec")).collect();
+    assert_eq!(of_commands, ["exec_started", "exec_killed", "exec_started", "exec_killed"]);
+}
+
+/// A claim whose answer was lost, or a worker that died: the execution is held and nobody works on it.
+#[tokio::test(start_paused = true)]
+async fn what_is_held_here_and_worked_on_by_nobody_is_taken_up() {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let engine = fleet.engine(quick("one"), None);
+    let service = fleet.service(&engine).await;
+    service.register_machine(&admin(), machine("m-1")).await.expect("registers");
+    service.freeze(&admin(), "so that the engine does not claim it").await.expect("freezes");
+    let run = service.start_run(&admin(), start("m-1", "REBOOT", "r")).await.expect("starts").run.id.to_string();
+    engine.start().await.expect("starts");
+    // the claim that the engine never heard of
+    let claimed = fleet
+        .store
+        .write(&Caller::engine(), "claims", |tx| {
+            let session = session::live(tx)?.pop().expect("a session");
+            Ok(execution::claim(tx, &session.id, 1)?.len())
+        })
+        .await
+        .expect("claims");
+    assert_eq!(claimed, 1);
+    service.unfreeze(&admin()).await.expect("unfreezes");
+    assert_eq!(until_ended(&service, &run).await.run.phase, RunPhase::Succeeded);
+}
+
+/// A freeze is not the step's fault: its time does not run out meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_freeze_does_not_use_up_a_steps_time() {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let engine = fleet.engine(quick("one"), None);
+    let service = fleet.service(&engine).await;
+    service.register_machine(&admin(), labelled("m-1", &[("sim.fault.reboot", "fail:1")])).await.expect("registers");
+    engine.start().await.expect("starts");
+    let run = service.start_run(&admin(), start("m-1", "REBOOT", "r")).await.expect("starts").run.id.to_string();
+    eventually("the first attempt failed", || async {
+        let steps = service.get_run(&run).await.expect("reads").run.steps;
+        (steps[0].retry_count == 1).then_some(())
+    })
+    .await;
+    service.freeze(&admin(), "power work").await.expect("freezes");
+    tokio::time::sleep(Duration::from_secs(1800)).await;
+    service.unfreeze(&admin()).await.expect("unfreezes");
+    assert_eq!(until_ended(&service, &run).await.run.phase, RunPhase::Succeeded);
+}
+
 /// The lease is lost behind the engine's back: its writes are refused, it begins a new session, and the
 /// run goes on under a higher fence without doing anything twice.
 #[tokio::test(start_paused = true)]

@@ -509,8 +509,13 @@ async fn play(worlds: &mut [World; 3], ops: &[Op]) -> Result<(), TestCaseError> 
     }
     let [memory, file, postgres] = worlds;
     let expected = memory.contents().await;
-    prop_assert_eq!(file.contents().await, expected.clone(), "a file against memory");
-    prop_assert_eq!(postgres.contents().await, expected, "PostgreSQL against memory");
+    for (what, world) in [("a file against memory", file), ("PostgreSQL against memory", postgres)] {
+        let found = world.contents().await;
+        for (found, expected) in found.iter().zip(&expected) {
+            prop_assert_eq!(found, expected, "{}", what);
+        }
+        prop_assert_eq!(found.len(), expected.len(), "{}", what);
+    }
     Ok(())
 }
 

@@ -238,19 +238,32 @@ fn stop_of(e: Error) -> Stop {
     Stop::Trouble(e)
 }
 
-/// An execution that this binary cannot understand is left for one that can; it says so meanwhile.
+/// An execution that this binary cannot go on with is left for one that can, and says so meanwhile. Who
+/// asks for its end gets it: there is nothing left to run.
 async fn set_aside(core: &Core, lease: &Lease, execution: Execution, why: &Error) -> Stop {
     tracing::error!(execution = %execution.id, error = %why, "cannot go on with an execution");
     let mut e = execution;
-    e.status = Status::Waiting;
     e.holder = None;
-    e.wake_at = core.store.ambient().now().plus(UNKNOWN_RECHECK);
-    e.waiting_for = format!("a server that can go on with it, or an operator (millwright engine terminate): {why}");
+    let ending = core.workflows.get(e.workflow.as_str()).cloned().zip(e.cancel.clone());
+    if ending.is_some() {
+        e.status = Status::Canceled;
+        e.waiting_for.clear();
+    } else {
+        e.status = Status::Waiting;
+        e.wake_at = core.store.ambient().now().plus(UNKNOWN_RECHECK);
+        e.waiting_for = format!("a server that can go on with it, or an operator (millwright engine terminate): {why}");
+    }
     let (session, key) = (lease.id.clone(), e.machine_id.to_string());
     let caller = Caller::engine();
     let written = core.store.write(&caller, &key, move |tx| {
         let mut e = e.clone();
-        execution::record(tx, &session, &mut e, &[])
+        let mut entries = Vec::new();
+        if let Some((workflow, cancel)) = &ending {
+            workflow.record_ended_from_outside(tx, &e, &cancel.by, &cancel.reason)?;
+            let detail = serde_json::json!({"as": "canceled", "by": cancel.by});
+            entries.push(execution::Entry { entry: "ended", detail });
+        }
+        execution::record(tx, &session, &mut e, &entries)
     });
     match written.await {
         Ok(()) => Stop::Released,

@@ -3,6 +3,7 @@
 use crate::fixture::{Api, on_both};
 use crate::refusal::refused;
 use proto::baremetal::v1 as pb;
+use proto::baremetal::v1::machine_status::Phase;
 use tonic::Code;
 
 const MAC: &str = "aa:bb:cc:dd:ee:ff";
@@ -59,6 +60,24 @@ async fn an_identifier_that_was_given_up_can_be_taken() {
     api.register(machine("m-holder", with_mac("aa:bb:cc:00:00:01"))).await;
     api.register(machine("m-2", with_mac(MAC))).await;
     api.try_register(holder_of_all()).await.expect_err("now it is the other's");
+}
+
+// DESIGN section 7: RETIRED has no exit (register anew)
+#[tokio::test]
+async fn the_hardware_of_a_retired_machine_can_be_registered_anew() {
+    let api = Api::new().await;
+    api.register(holder_of_all()).await;
+    api.set_phase("m-holder", Phase::Rma).await;
+    api.try_set_phase("m-holder", Phase::InService).await.expect_err("no such edge");
+    let anew = pb::Machine { machine_id: "m-anew".into(), ..holder_of_all() };
+    refused(api.try_register(anew.clone()).await, Code::AlreadyExists, "IDENTITY_TAKEN").says("m-holder");
+    api.set_phase("m-holder", Phase::Retired).await;
+    api.register(anew).await;
+    assert_eq!(api.machine("m-holder").await.spec, holder_of_all().spec, "its record stays as it was");
+    api.register(holder_of_all()).await;
+    assert_eq!(api.machine_ids("").await, ["m-anew", "m-holder"], "and registering it again takes nothing back");
+    let third = pb::Machine { machine_id: "m-3".into(), ..holder_of_all() };
+    refused(api.try_register(third).await, Code::AlreadyExists, "IDENTITY_TAKEN").says("m-anew");
 }
 
 // the same rule when ten ask at once

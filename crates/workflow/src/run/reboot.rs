@@ -5,9 +5,18 @@ use async_trait::async_trait;
 use domain::plan::RebootMode;
 use engine::{Acted, Look, Seen};
 use provider::PowerState;
+use serde::{Deserialize, Serialize};
 
 pub(super) struct Reboot {
     pub mode: RebootMode,
+}
+
+/// What was seen before the act, stored so that a crash after it can tell whether the reboot happened.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Before {
+    boot_id: String,
+    reachable: bool,
+    attempt: u32,
 }
 
 #[async_trait]
@@ -17,21 +26,26 @@ impl Stage for Reboot {
             Ok(seen) => seen,
             Err(seen) => return seen.into(),
         };
-        let Some(before) = at.cx.facts.get("boot_id").and_then(|v| v.as_str()) else {
-            // stored before the act, so that a crash after it can tell whether the reboot happened
-            return Look {
-                seen: Seen::Clear,
-                output: Vec::new(),
-                facts: Some(serde_json::json!({"boot_id": seen.boot_id})),
-            };
-        };
-        if seen.boot_id == before {
-            return Seen::Clear.into();
+        let before: Option<Before> = serde_json::from_value(at.cx.facts.clone()).ok();
+        match before {
+            Some(before) if seen.boot_id != before.boot_id => {
+                if seen.power == PowerState::On && seen.reachable {
+                    return Seen::Done(format!("rebooted: boot id {} is now {}", before.boot_id, seen.boot_id)).into();
+                }
+                at.waiting("the machine to answer after its reboot").into()
+            }
+            // it answered before this attempt and does not now: it may well be on its way down or up
+            Some(before) if before.attempt == at.cx.attempt && before.reachable && !seen.reachable => {
+                at.waiting("the machine, which has gone quiet, to come back").into()
+            }
+            Some(before) if before.attempt == at.cx.attempt => Seen::Clear.into(),
+            earlier => {
+                // a boot since the first attempt still counts, so its boot id is kept
+                let boot_id = earlier.map_or(seen.boot_id, |b| b.boot_id);
+                let before = Before { boot_id, reachable: seen.reachable, attempt: at.cx.attempt };
+                Look { seen: Seen::Clear, output: Vec::new(), facts: Some(serde_json::json!(before)) }
+            }
         }
-        if seen.power == PowerState::On && seen.reachable {
-            return Seen::Done(format!("rebooted: boot id {before} is now {}", seen.boot_id)).into();
-        }
-        at.waiting("the machine to answer after its reboot").into()
     }
 
     async fn act(&self, at: &At<'_>) -> Acted {

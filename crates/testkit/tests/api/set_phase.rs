@@ -95,7 +95,7 @@ async fn pair(api: &Api, from: Phase, to: Phase) {
         assert_eq!((status.phase(), status.phase_set_by.as_str()), (to, "operator"), "{id}");
         return;
     } else {
-        let reason = if held && to == Phase::Rma { "ACTIVE_RUN" } else { "ILLEGAL_TRANSITION" };
+        let reason = if held { "ACTIVE_RUN" } else { "ILLEGAL_TRANSITION" };
         let refusal = refused(result, Code::FailedPrecondition, reason);
         if reason == "ILLEGAL_TRANSITION" {
             // refusals name the legal next states

@@ -80,6 +80,15 @@ impl<J> Queue<J> {
         }
     }
 
+    /// Nobody will ever take what waits: those who wait for it are told so by its going.
+    pub fn abandon(&self) {
+        let mut inner = self.lock();
+        inner.closed = true;
+        let waiting = std::mem::take(&mut inner.waiting);
+        drop(inner);
+        drop(waiting);
+    }
+
     /// No more work is accepted; what waits is still done.
     pub fn close(&self) {
         self.lock().closed = true;

@@ -58,6 +58,14 @@ const CLOSE_WITHIN: std::time::Duration = std::time::Duration::from_secs(20);
 
 type ReadJob = Box<dyn FnOnce(&mut dyn Connection, &dyn Ambient) + Send>;
 
+struct AbandonOnDrop(Arc<Queue<Box<dyn Job>>>);
+
+impl Drop for AbandonOnDrop {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
 /// The queues of reads: one for the doors, one for the engine.
 #[derive(Clone)]
 struct Readers {
@@ -136,7 +144,11 @@ impl Store {
             };
             let queue: Arc<Queue<Box<dyn Job>>> = Arc::new(Queue::new());
             let (q, a, s) = (queue.clone(), ambient.clone(), signals.clone());
-            threads.push(spawn("store-writer", move || run_writer(connection, &q, &a, &s, batch))?);
+            threads.push(spawn("store-writer", move || {
+                // also when it panics: nobody must wait for a writer that is gone
+                let abandoned = AbandonOnDrop(q);
+                run_writer(connection, &abandoned.0, &a, &s, batch);
+            })?);
             queues.push(queue);
         }
         let readers = Readers { doors: Arc::new(Queue::new()), engine: Arc::new(Queue::new()) };

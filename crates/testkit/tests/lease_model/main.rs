@@ -115,7 +115,7 @@ fn repeatable_stage() {
 }
 
 #[test]
-#[ignore = "tens of millions of states: minutes, in a release build"]
+#[ignore = "tens of millions of states: cargo test --release -p millwright-testkit --test lease_model -- --ignored"]
 fn larger_sizes() {
     let base = Lease { reaches: &[RESTART_RECLAIM], ..BASE };
     exhaust("two restarts", Lease { sessions: 4, ..base });

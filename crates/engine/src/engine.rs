@@ -26,6 +26,8 @@ pub(crate) struct Core {
     pub draining: CancellationToken,
     /// Ends every worker at once, leaving things as they are.
     pub killed: CancellationToken,
+    /// Somebody asked for the end; without that, draining means that the schema has moved.
+    stopping: CancellationToken,
     /// Set when the main task has ended, whatever the reason.
     ended: CancellationToken,
     running: Mutex<HashMap<ExecutionId, CancellationToken>>,
@@ -78,6 +80,7 @@ impl Engine {
             observer,
             draining: CancellationToken::new(),
             killed: CancellationToken::new(),
+            stopping: CancellationToken::new(),
             ended: CancellationToken::new(),
             running: Mutex::new(HashMap::new()),
         };
@@ -101,6 +104,7 @@ impl Engine {
     /// Hands over: no new stage is entered, calls in the air are waited for (bounded), every execution
     /// is left for the next claim.
     pub async fn stop(&self) {
+        self.core.stopping.cancel();
         self.core.draining.cancel();
         let main = self.main.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(main) = main
@@ -216,6 +220,8 @@ async fn run(core: Arc<Core>, first: Lease) {
             () = keep => {}
             () = handed_over(&core, &mut claims) => {
                 release(&core, &lease).await;
+                // after a newer server has migrated, this one claims no more but still serves
+                core.stopping.cancelled().await;
                 return;
             }
             () = core.killed.cancelled() => return,

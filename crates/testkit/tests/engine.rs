@@ -210,6 +210,28 @@ async fn a_run_whose_provider_is_gone_says_so_and_can_be_canceled() {
     assert_eq!(ended.phase, RunPhase::Canceled);
 }
 
+/// A newer server has migrated the database: this one claims no more, and gives back what it held.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_the_schema_moves_an_older_server_stops_claiming() {
+    let fleet = Fleet::new(Database::Sqlite, 1);
+    let engine = fleet.engine(quick("one"), None);
+    let service = fleet.service(&engine).await;
+    service.register_machine(&admin(), machine("m-1")).await.expect("registers");
+    engine.start().await.expect("starts");
+    let file = rusqlite::Connection::open(fleet.database_file().expect("a file")).expect("opens");
+    file.busy_timeout(Duration::from_secs(30)).expect("waits for its turn");
+    file.execute("INSERT INTO schema_migrations(version, applied_at) VALUES (999, 0)", []).expect("migrates");
+    eventually("the session is given back", || async {
+        fleet.store.read(session::live).await.expect("reads").is_empty().then_some(())
+    })
+    .await;
+    let run = service.start_run(&admin(), start("m-1", "REBOOT", "r")).await.expect("still serves").run.id.to_string();
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(service.get_run(&run).await.expect("reads").run.phase, RunPhase::Pending, "nobody claims it");
+    engine.stop().await;
+    fleet.store.close();
+}
+
 /// What an attempt has under way is stopped when its time is up: two attempts never run beside each other.
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_timed_out_is_stopped_before_the_next() {

@@ -6,6 +6,7 @@ mod engine;
 mod error;
 mod machine;
 mod plan;
+mod refused;
 mod run;
 mod server;
 

@@ -3,9 +3,11 @@
 use crate::engine::Engines;
 use crate::machine::Machines;
 use crate::plan::Plans;
+use crate::refused::in_our_terms;
 use crate::run::Runs;
 use axum::Router;
 use axum::http::StatusCode;
+use axum::middleware::map_response;
 use axum::routing::get;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -83,7 +85,7 @@ fn router(service: &Service, options: &ServerOptions) -> Result<Router, tonic_re
         )
         .add_service(health_service)
         .add_service(reflection);
-    let grpc = routes.routes().prepare().into_axum_router();
+    let grpc = routes.routes().prepare().into_axum_router().layer(map_response(in_our_terms));
     let ready = service.clone();
     Ok(Router::new()
         .route("/healthz", get(|| async { "ok\n" }))

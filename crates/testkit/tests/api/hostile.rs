@@ -32,7 +32,7 @@ async fn bytes_that_are_no_protobuf_are_refused() {
         (b"{\"machine\": {}}".to_vec(), ""),
     ] {
         let status = send(&api, REGISTER, body.clone()).await.expect_err("is refused");
-        assert!(matches!(status.code(), Code::InvalidArgument | Code::Internal), "{status:?}");
+        assert_eq!(status.code(), Code::InvalidArgument, "{status:?}");
         assert!(!status.message().is_empty() && status.message().contains(says), "{body:?}: {status:?}");
     }
     assert_eq!(api.machine_ids("").await, Vec::<String>::new());
@@ -55,7 +55,7 @@ async fn a_message_that_is_too_large_is_refused() {
     let mut machine = sim_machine("m-1", &[]);
     machine.labels.insert("big".into(), "x".repeat(5 * 1024 * 1024));
     let status = api.try_register(machine).await.expect_err("is refused");
-    assert!(matches!(status.code(), Code::ResourceExhausted | Code::OutOfRange), "{status:?}");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
     assert!(!status.message().is_empty());
     api.sim("m-2", &[]).await;
     assert_eq!(api.machine_ids("").await, ["m-2"], "and the connection still serves");

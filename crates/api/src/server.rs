@@ -1,5 +1,6 @@
 //! One port: gRPC with reflection and health, and the plain HTTP health pages beside it.
 
+use crate::auth::on_behalf;
 use crate::engine::Engines;
 use crate::machine::Machines;
 use crate::plan::Plans;
@@ -7,7 +8,7 @@ use crate::refused::in_our_terms;
 use crate::run::Runs;
 use axum::Router;
 use axum::http::StatusCode;
-use axum::middleware::map_response;
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::routing::get;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -85,7 +86,8 @@ fn router(service: &Service, options: &ServerOptions) -> Result<Router, tonic_re
         )
         .add_service(health_service)
         .add_service(reflection);
-    let grpc = routes.routes().prepare().into_axum_router().layer(map_response(in_our_terms));
+    let grpc = routes.routes().prepare().into_axum_router();
+    let grpc = grpc.layer(map_response(in_our_terms)).layer(from_fn_with_state(service.clone(), on_behalf));
     let ready = service.clone();
     Ok(Router::new()
         .route("/healthz", get(|| async { "ok\n" }))

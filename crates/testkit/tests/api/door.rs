@@ -72,6 +72,17 @@ fn ours() -> Vec<String> {
     pool.services().map(|s| s.full_name().to_owned()).collect()
 }
 
+// CONTRACT "One port": authentication everywhere but health
+#[tokio::test]
+async fn reflection_asks_for_a_token() {
+    let api = Api::new().await;
+    let channel = raw::channel(&api.server.url).await;
+    let request = raw::with_token("mwt_wrong", Ask::default().encode_to_vec());
+    let path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+    let refused = raw::call_once(channel, path, request).await.expect_err("is refused");
+    assert_eq!(refused.code(), Code::Unauthenticated);
+}
+
 // CONTRACT "One port": gRPC with reflection
 #[tokio::test]
 async fn reflection_lists_every_service() {

@@ -60,23 +60,21 @@ pub(crate) async fn run(core: Arc<Core>, lease: Arc<Lease>, claiming: Cancellati
 }
 
 async fn claim(core: &Core, lease: &Lease, room: usize) -> Result<Claimed, Error> {
+    // an idle look costs no write
+    let (next, now) = core.store.read(|tx| Ok((execution::next_wake(tx)?, tx.now()))).await?;
+    if next.is_none_or(|next| next > now) {
+        return Ok(Claimed { executions: Vec::new(), next });
+    }
     let session = lease.id.clone();
-    let work = move |tx: &mut store::Tx<'_>, session: &domain::SessionId| {
+    let caller = Caller::engine();
+    let claimed = core.store.write(&caller, "claims", move |tx| {
         if switch::frozen(tx)?.is_some() {
             return Ok(Claimed { executions: Vec::new(), next: None });
         }
-        let executions = execution::claim(tx, session, room)?;
-        let next = execution::next_wake(tx)?;
-        Ok(Claimed { executions, next })
-    };
-    // an idle look costs no write
-    let due = core.store.read(|tx| Ok((execution::next_wake(tx)?, tx.now()))).await?;
-    match due {
-        (Some(next), now) if next <= now => {
-            core.store.write(&Caller::engine(), "claims", move |tx| work(tx, &session)).await
-        }
-        (next, _) => Ok(Claimed { executions: Vec::new(), next }),
-    }
+        let executions = execution::claim(tx, &session, room)?;
+        Ok(Claimed { executions, next: execution::next_wake(tx)? })
+    });
+    claimed.await
 }
 
 async fn start(
@@ -124,7 +122,7 @@ async fn look_at_own(core: &Arc<Core>, lease: &Arc<Lease>, free: &Arc<Semaphore>
         match core.store.read(move |tx| execution::get(tx, &id)).await {
             Ok(Some(e)) if e.holder.as_ref() == Some(&lease.id) && e.status == Status::Running => {
                 tracing::warn!(execution = %e.id, "held here and worked on by nobody: taken up again");
-                start(core, lease, free, workers, e).await;
+                start(core, lease, free, workers, worker::in_doubt(e, core.options.call_timeout)).await;
             }
             Ok(_) => {}
             Err(e) => tracing::warn!(error = %e, "reading an execution held here"),

@@ -56,6 +56,14 @@ pub struct StageCx {
     pub elapsed: Duration,
 }
 
+impl StageCx {
+    /// How soon to look again: a quarter of the time it has taken so far, within bounds. Prompt at first,
+    /// cheap in the long run.
+    pub fn look_again(&self) -> Duration {
+        (self.elapsed / 4).clamp(Duration::from_millis(20), Duration::from_secs(30))
+    }
+}
+
 /// What a look at the world shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look {

@@ -36,7 +36,7 @@ impl Worker<'_> {
                 }
                 Seen::Waiting { on, look_again } => (on, look_again),
                 Seen::Clear if self.facts.acted => {
-                    ("the effect of what was asked for and accepted".to_owned(), recheck(cx.elapsed))
+                    ("the effect of what was asked for and accepted".to_owned(), cx.look_again())
                 }
                 // clear means nothing while a lost holder's call may still land: look again after that
                 Seen::Clear if !self.execution.settle.is_zero() && looked <= self.settles => {
@@ -184,9 +184,4 @@ impl Worker<'_> {
             Ok(Err(failure)) | Err(failure) => Report::failed(failure),
         })
     }
-}
-
-/// How soon to look again at something that has been going on for so long: a quarter of that, within bounds.
-fn recheck(elapsed: Duration) -> Duration {
-    (elapsed / 4).clamp(Duration::from_millis(20), Duration::from_secs(30))
 }

@@ -13,10 +13,7 @@ impl Worker<'_> {
     pub(super) async fn wait(&mut self, on: String, pause: Duration) -> Step<()> {
         let until_deadline = self.execution.deadline.since(self.now());
         let pause = pause.min(until_deadline).max(Duration::from_millis(1));
-        if self.core.draining.is_cancelled() {
-            return self.sleep_durably(on, pause).await;
-        }
-        if pause > SHORT_WAIT {
+        if pause > SHORT_WAIT || self.core.draining.is_cancelled() {
             return self.sleep_durably(on, pause).await;
         }
         tokio::select! {

@@ -61,12 +61,22 @@ pub(crate) async fn run(core: &Arc<Core>, lease: &Arc<Lease>, execution: Executi
             Err(Stop::Trouble(e)) => {
                 tracing::warn!(execution = %execution.id, error = %e, "the store failed; going on from what is durable");
                 match reload(core, lease, &execution).await {
-                    Some(fresh) => execution = fresh,
+                    Some(fresh) => execution = in_doubt(fresh, core.options.call_timeout),
                     None => return,
                 }
             }
         }
     }
+}
+
+/// What is taken up from its rows alone, with a worker gone or a commit lost: a call of ours may still be
+/// in the air, so it is treated as a lost holder's would be.
+pub(crate) fn in_doubt(mut execution: Execution, longest_call: Duration) -> Execution {
+    if execution.position != Position::Start {
+        execution.settle = execution.settle.max(longest_call);
+        execution.deadline = execution.deadline.plus(longest_call);
+    }
+    execution
 }
 
 /// The execution as it is durable, if it is still ours.

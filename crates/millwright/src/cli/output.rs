@@ -55,7 +55,10 @@ impl Screen {
         }
         let live = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
         let colour = live && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-        Self { width: Some(env_number("COLUMNS").unwrap_or(DEFAULT_WIDTH)), colour, live }
+        // shells seldom export COLUMNS: ask the terminal itself
+        let asked = terminal_size::terminal_size().map(|(width, _)| usize::from(width.0));
+        let width = env_number("COLUMNS").or(asked).unwrap_or(DEFAULT_WIDTH);
+        Self { width: Some(width), colour, live }
     }
 
     pub fn is_terminal(self) -> bool {

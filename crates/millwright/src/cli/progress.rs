@@ -181,7 +181,8 @@ pub struct Block {
 
 impl Block {
     pub fn new(screen: Screen) -> Self {
-        let height = env_number("LINES").unwrap_or(DEFAULT_HEIGHT);
+        let asked = terminal_size::terminal_size().map(|(_, height)| usize::from(height.0));
+        let height = env_number("LINES").or(asked).unwrap_or(DEFAULT_HEIGHT);
         Self { screen, steps_max: height.saturating_sub(HEIGHT_KEPT).max(3), drawn: Vec::new(), note: String::new() }
     }
 

@@ -14,7 +14,8 @@
 //! * Who claims from a *dead* session, however it died, leaves a stage in hand that is not repeatable alone until no
 //!   call of the dead can land any more. This *settling* lasts until more than `call_timeout` has passed since the
 //!   claim, or `lease + call_timeout` since the last renewal observed. Until then the claimant does not probe, act on,
-//!   end or hand over the execution.
+//!   end or hand over the execution. (The engine may look earlier and adopt an effect that it sees; it concludes
+//!   nothing from seeing none. And it settles for every stage, repeatable or not.)
 //! * A cancel ends an execution at once if nothing has been entered; otherwise its holder ends it, between calls.
 //! * A hand-over is one transaction, between calls: `holder = none`, session released. The next claimant may act at
 //!   once.

@@ -49,7 +49,7 @@ impl Stage for Ssh {
             ExecState::Running => {
                 let on = "the command to end".to_owned();
                 // more output may be waiting already
-                let look_again = if news.output.is_empty() { at.look_again() } else { Duration::from_millis(1) };
+                let look_again = if news.output.is_empty() { at.cx.look_again() } else { Duration::from_millis(1) };
                 Seen::Waiting { on, look_again }
             }
             ExecState::Exited(0) => Seen::Done("exit status 0".to_owned()),

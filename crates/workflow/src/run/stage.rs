@@ -6,7 +6,6 @@ use domain::stage::FailureClass;
 use engine::{Acted, Failure, Look, Seen, StageCx};
 use provider::{Ack, Inspection, Operation, Provider, ProviderError, ProviderResult, Target};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The machine, and who drives it.
 pub(crate) struct Access {
@@ -90,12 +89,7 @@ impl<'a> At<'a> {
     }
 
     pub fn waiting(&self, on: impl Into<String>) -> Seen {
-        Seen::Waiting { on: on.into(), look_again: self.look_again() }
-    }
-
-    /// A quarter of the time it has taken so far, within bounds: prompt at first, cheap in the long run.
-    pub fn look_again(&self) -> Duration {
-        (self.cx.elapsed / 4).clamp(Duration::from_millis(20), Duration::from_secs(30))
+        Seen::Waiting { on: on.into(), look_again: self.cx.look_again() }
     }
 }
 

@@ -2,12 +2,24 @@
 
 use prost::Message as _;
 
+const FILES: &[&str] = &[
+    "baremetal/v1/baremetal.proto",
+    "millwright/v1/audit.proto",
+    "millwright/v1/engine.proto",
+    "millwright/v1/event.proto",
+    "millwright/v1/explain.proto",
+    "millwright/v1/token.proto",
+];
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let files = ["baremetal/v1/baremetal.proto", "millwright/v1/engine.proto"];
     println!("cargo:rerun-if-changed=../../proto");
-    let set = protox::compile(files, ["../../proto"])?;
+    let mut compiler = protox::Compiler::new(["../../proto"])?;
+    compiler.include_imports(true).open_files(FILES)?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
-    std::fs::write(out.join("descriptors.bin"), set.encode_to_vec())?;
+    // encoded by the compiler: decoded and encoded again, the HTTP options would be lost
+    let encoded = compiler.encode_file_descriptor_set();
+    std::fs::write(out.join("descriptors.bin"), &encoded)?;
+    let set = prost_types::FileDescriptorSet::decode(encoded.as_slice())?;
     tonic_prost_build::configure()
         .build_transport(true)
         // maps in key order, so that equal messages have equal bytes

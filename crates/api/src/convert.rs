@@ -245,5 +245,8 @@ pub(crate) fn run(r: &Run) -> pb::Run {
         }),
         why: String::new(),
         version: r.version,
+        desired: String::new(),
+        observed: String::new(),
+        execution: String::new(),
     }
 }

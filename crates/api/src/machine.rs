@@ -78,4 +78,11 @@ impl MachineService for Machines {
         let machine = self.0.set_phase(&by, &r.machine_id, phase, &r.reason).await.map_err(to_status)?;
         Ok(Response::new(convert::machine(&machine)))
     }
+
+    async fn explain_machine(
+        &self,
+        _request: Request<pb::ExplainMachineRequest>,
+    ) -> Result<Response<pb::Explanation>, Status> {
+        Err(Status::unimplemented("soon"))
+    }
 }

@@ -95,4 +95,11 @@ impl RunService for Runs {
         });
         Ok(Response::new(stream.boxed()))
     }
+
+    async fn explain_run(
+        &self,
+        _request: Request<pb::ExplainRunRequest>,
+    ) -> Result<Response<pb::Explanation>, Status> {
+        Err(Status::unimplemented("soon"))
+    }
 }

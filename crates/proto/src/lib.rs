@@ -9,7 +9,7 @@ pub mod baremetal {
     }
 }
 
-/// Operators: the engine's own surface.
+/// Operators: the engine, tokens, events, audit, and why.
 pub mod millwright {
     pub mod v1 {
         tonic::include_proto!("millwright.v1");

@@ -7,7 +7,8 @@ use domain::run::{Run, RunPhase};
 use domain::step::StepState;
 use domain::{Error, Reason, Timestamp};
 use proto::baremetal::v1 as pb;
-use service::RunView;
+use service::explain::Explanation;
+use service::{RunView, states};
 
 pub(crate) fn timestamp(at: Timestamp) -> prost_types::Timestamp {
     let micros = at.micros();
@@ -57,29 +58,6 @@ fn condition(c: &Condition) -> pb::Condition {
     }
 }
 
-/// What the control plane wants of a machine, in words.
-fn desired(m: &Machine) -> String {
-    match &m.active_run {
-        Some(run) if !run.phase.is_terminal() => {
-            let kind = if run.run_type.is_empty() { "run" } else { &run.run_type };
-            format!("{kind} requested ({})", run.id)
-        }
-        Some(_) | None => format!("{} (set by {} at {})", m.phase, m.phase_set_by, m.phase_set_at),
-    }
-}
-
-/// What the engine is doing with it right now.
-fn execution(m: &Machine) -> String {
-    match &m.active_run {
-        Some(run) if !run.phase.is_terminal() => {
-            let step =
-                if run.current_step.is_empty() { String::new() } else { format!(" at step {}", run.current_step) };
-            format!("run {} {}{step}", run.id, run.phase)
-        }
-        Some(_) | None => String::new(),
-    }
-}
-
 pub(crate) fn machine(m: &Machine) -> pb::Machine {
     let active = m.active_run.as_ref().filter(|r| !r.phase.is_terminal());
     let s = &m.spec;
@@ -106,9 +84,9 @@ pub(crate) fn machine(m: &Machine) -> pb::Machine {
             effective_state: phase(m.effective_state()).into(),
             last_seen: m.last_seen.map(timestamp),
             phase_set_by: m.phase_set_by.to_string(),
-            desired: desired(m),
-            observed: m.last_seen.map_or("never observed".to_owned(), |at| format!("last seen at {at}")),
-            execution: execution(m),
+            desired: states::desired_of_machine(m),
+            observed: states::observed_of_machine(m),
+            execution: states::execution_of_machine(m),
         }),
         version: m.version,
     }
@@ -209,7 +187,13 @@ fn step_state(state: StepState) -> pb::step_status::State {
 }
 
 pub(crate) fn run_view(view: RunView) -> pb::Run {
-    pb::Run { why: view.why, ..run(&view.run) }
+    pb::Run {
+        why: view.why,
+        desired: view.desired,
+        observed: view.observed,
+        execution: view.execution,
+        ..run(&view.run)
+    }
 }
 
 pub(crate) fn run(r: &Run) -> pb::Run {
@@ -226,7 +210,7 @@ pub(crate) fn run(r: &Run) -> pb::Run {
             .map(|s| pb::StepStatus {
                 name: s.name.clone(),
                 state: step_state(s.state).into(),
-                retry_count: i32::try_from(s.retry_count).unwrap_or(i32::MAX),
+                retry_count: small(s.retry_count),
                 started_at: s.started_at.map(timestamp),
                 finished_at: s.finished_at.map(timestamp),
                 message: s.message.clone(),
@@ -248,5 +232,42 @@ pub(crate) fn run(r: &Run) -> pb::Run {
         desired: String::new(),
         observed: String::new(),
         execution: String::new(),
+    }
+}
+
+fn small(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+pub(crate) fn explanation(e: Explanation) -> pb::Explanation {
+    let actions = e.actions.into_iter().map(|a| pb::Action {
+        name: a.name,
+        allowed: a.allowed,
+        why_not: a.why_not,
+        command: a.command,
+    });
+    pb::Explanation {
+        id: e.id,
+        kind: e.kind.to_owned(),
+        state: e.state,
+        at_rest: e.at_rest,
+        summary: e.summary,
+        waiting_for: e.waiting_for,
+        since: e.since.map(timestamp),
+        last_seen: e.last_seen,
+        last_seen_at: e.last_seen_at.map(timestamp),
+        expected: e.expected,
+        next_try: e.next_try.map(timestamp),
+        attempt: e.attempt.map(small),
+        attempts_left: e.attempts_left.map(small),
+        deadline: e.deadline.map(timestamp),
+        seconds_left: e.seconds_left,
+        held_by: e.held_by,
+        actions: actions.collect(),
+        desired: e.desired,
+        observed: e.observed,
+        execution: e.execution,
+        projected: e.projected,
+        problems: e.problems,
     }
 }

@@ -1,8 +1,8 @@
 //! `EngineService`: the engine's own surface.
 
-use crate::auth::caller;
 use crate::convert::timestamp;
 use crate::error::to_status;
+use crate::gate::{nothing, open};
 use proto::millwright::v1 as pb;
 use proto::millwright::v1::engine_service_server::EngineService;
 use service::{Execution, Freeze, PageRequest, Service, attempt_of};
@@ -45,8 +45,7 @@ impl EngineService for Engines {
         &self,
         request: Request<pb::ListExecutionsRequest>,
     ) -> Result<Response<pb::ListExecutionsResponse>, Status> {
-        caller(&self.0, &request).await?;
-        let r = request.into_inner();
+        let (_, r) = open(request, nothing)?;
         let request = PageRequest { filter: r.filter, page_size: r.page_size, page_token: r.page_token };
         let page = self.0.list_executions(&request).await.map_err(to_status)?;
         Ok(Response::new(pb::ListExecutionsResponse {
@@ -59,8 +58,8 @@ impl EngineService for Engines {
         &self,
         request: Request<pb::DescribeExecutionRequest>,
     ) -> Result<Response<pb::DescribeExecutionResponse>, Status> {
-        caller(&self.0, &request).await?;
-        let described = self.0.describe_execution(&request.into_inner().execution_id).await.map_err(to_status)?;
+        let (_, r) = open(request, |r| &r.execution_id)?;
+        let described = self.0.describe_execution(&r.execution_id).await.map_err(to_status)?;
         let journal = described.journal.into_iter().map(|row| pb::JournalEntry {
             number: i64::try_from(row.number).unwrap_or(i64::MAX),
             at: Some(timestamp(row.at)),
@@ -78,9 +77,8 @@ impl EngineService for Engines {
         &self,
         request: Request<pb::CancelExecutionRequest>,
     ) -> Result<Response<pb::Execution>, Status> {
-        let by = caller(&self.0, &request).await?;
-        let r = request.into_inner();
-        let e = self.0.cancel_execution(&by, &r.execution_id, &r.reason).await.map_err(to_status)?;
+        let (call, r) = open(request, |r| &r.execution_id)?;
+        let e = self.0.cancel_execution(&call, &r.execution_id, &r.reason).await.map_err(to_status)?;
         Ok(Response::new(execution(&e)))
     }
 
@@ -88,26 +86,25 @@ impl EngineService for Engines {
         &self,
         request: Request<pb::TerminateExecutionRequest>,
     ) -> Result<Response<pb::Execution>, Status> {
-        let by = caller(&self.0, &request).await?;
-        let r = request.into_inner();
-        let e = self.0.terminate_execution(&by, &r.execution_id, &r.reason).await.map_err(to_status)?;
+        let (call, r) = open(request, |r| &r.execution_id)?;
+        let e = self.0.terminate_execution(&call, &r.execution_id, &r.reason).await.map_err(to_status)?;
         Ok(Response::new(execution(&e)))
     }
 
     async fn freeze(&self, request: Request<pb::FreezeRequest>) -> Result<Response<pb::FreezeState>, Status> {
-        let by = caller(&self.0, &request).await?;
-        let freeze = self.0.freeze(&by, &request.into_inner().reason).await.map_err(to_status)?;
+        let (call, r) = open(request, nothing)?;
+        let freeze = self.0.freeze(&call, &r.reason).await.map_err(to_status)?;
         Ok(Response::new(freeze_state(freeze)))
     }
 
     async fn unfreeze(&self, request: Request<pb::UnfreezeRequest>) -> Result<Response<pb::FreezeState>, Status> {
-        let by = caller(&self.0, &request).await?;
-        let freeze = self.0.unfreeze(&by).await.map_err(to_status)?;
+        let (call, _) = open(request, nothing)?;
+        let freeze = self.0.unfreeze(&call).await.map_err(to_status)?;
         Ok(Response::new(freeze_state(freeze)))
     }
 
     async fn get_freeze(&self, request: Request<pb::GetFreezeRequest>) -> Result<Response<pb::FreezeState>, Status> {
-        caller(&self.0, &request).await?;
+        open(request, nothing)?;
         Ok(Response::new(freeze_state(self.0.frozen().await.map_err(to_status)?)))
     }
 }

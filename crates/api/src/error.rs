@@ -30,6 +30,13 @@ fn code(code: Code) -> tonic::Code {
     }
 }
 
+/// Back again, for what must be known of an answer after it was given. `None`: it was no error of ours.
+pub(crate) fn from_status(status: &Status) -> Option<Error> {
+    let info = status.get_details_error_info()?;
+    let reason = Reason::ALL.iter().copied().find(|r| r.as_str() == info.reason)?;
+    Some(Error::new(reason, status.message()))
+}
+
 pub fn to_status(mut e: Error) -> Status {
     // errors travel in headers, which clients bound; what a caller sent is not sent back at length
     e.message = short(&e.message);

@@ -1,14 +1,18 @@
-//! The gRPC door: messages in, use cases called, messages out. Thin: nothing is decided here.
+//! The doors: messages in, use cases called, messages out. Thin: nothing is decided here.
 
-mod auth;
+mod audit;
 mod convert;
 mod engine;
 mod error;
+mod event;
+mod explain;
+mod gate;
 mod machine;
 mod plan;
 mod refused;
 mod run;
 mod server;
+mod token;
 
 pub use convert::plan_from_proto;
 pub use error::to_status;

@@ -1,8 +1,8 @@
 //! `PlanService`.
 
-use crate::auth::caller;
 use crate::convert;
 use crate::error::to_status;
+use crate::gate::{nothing, open};
 use domain::Error;
 use proto::baremetal::v1 as pb;
 use proto::baremetal::v1::plan_service_server::PlanService;
@@ -14,8 +14,8 @@ pub(crate) struct Plans(pub Service);
 #[tonic::async_trait]
 impl PlanService for Plans {
     async fn get_plan(&self, request: Request<pb::GetPlanRequest>) -> Result<Response<pb::Plan>, Status> {
-        caller(&self.0, &request).await?;
-        let plan = self.0.get_plan(&request.into_inner().plan_id).await.map_err(to_status)?;
+        let (_, r) = open(request, |r| &r.plan_id)?;
+        let plan = self.0.get_plan(&r.plan_id).await.map_err(to_status)?;
         Ok(Response::new(convert::plan(&plan)))
     }
 
@@ -23,16 +23,16 @@ impl PlanService for Plans {
         &self,
         request: Request<pb::ListPlansRequest>,
     ) -> Result<Response<pb::ListPlansResponse>, Status> {
-        caller(&self.0, &request).await?;
+        open(request, nothing)?;
         let plans = self.0.list_plans().await.map_err(to_status)?;
         Ok(Response::new(pb::ListPlansResponse { plans: plans.iter().map(convert::plan).collect() }))
     }
 
     async fn create_plan(&self, request: Request<pb::CreatePlanRequest>) -> Result<Response<pb::Plan>, Status> {
-        let by = caller(&self.0, &request).await?;
-        let sent = request.into_inner().plan.ok_or_else(|| to_status(Error::field("plan", "must be given")))?;
+        let (call, r) = open(request, |r| r.plan.as_ref().map_or("", |p| &p.plan_id))?;
+        let sent = r.plan.ok_or_else(|| to_status(Error::field("plan", "must be given")))?;
         let plan = convert::plan_from_proto(sent).map_err(to_status)?;
-        let plan = self.0.create_plan(&by, plan, "api").await.map_err(to_status)?;
+        let plan = self.0.create_plan(&call, plan, "api").await.map_err(to_status)?;
         Ok(Response::new(convert::plan(&plan)))
     }
 }

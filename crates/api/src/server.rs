@@ -1,11 +1,15 @@
 //! One port: gRPC with reflection and health, and the plain HTTP health pages beside it.
 
-use crate::auth::on_behalf;
+use crate::audit::Audit;
 use crate::engine::Engines;
+use crate::event::Events;
+use crate::explain::Explain;
+use crate::gate::gate;
 use crate::machine::Machines;
 use crate::plan::Plans;
 use crate::refused::in_our_terms;
 use crate::run::Runs;
+use crate::token::Tokens;
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::{from_fn_with_state, map_response};
@@ -53,41 +57,32 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
 fn router(service: &Service, options: &ServerOptions) -> Result<Router, tonic_reflection::server::Error> {
-    let max = options.message_bytes_max;
     let (health, health_service) = tonic_health::server::health_reporter();
-    tokio::spawn({
-        let health = health.clone();
-        async move {
-            health.set_serving::<pb::machine_service_server::MachineServiceServer<Machines>>().await;
-            health.set_serving::<pb::plan_service_server::PlanServiceServer<Plans>>().await;
-            health.set_serving::<pb::run_service_server::RunServiceServer<Runs>>().await;
-            health.set_serving::<mw::engine_service_server::EngineServiceServer<Engines>>().await;
-        }
-    });
+    let mut routes = Routes::builder();
+    // each with the same bound, and known to the health service by its name
+    macro_rules! serve {
+        ($server:ty, $handler:ident) => {{
+            let handler = $handler(service.clone());
+            routes.add_service(<$server>::new(handler).max_decoding_message_size(options.message_bytes_max));
+            let health = health.clone();
+            tokio::spawn(async move { health.set_serving::<$server>().await });
+        }};
+    }
+    serve!(pb::machine_service_server::MachineServiceServer<Machines>, Machines);
+    serve!(pb::plan_service_server::PlanServiceServer<Plans>, Plans);
+    serve!(pb::run_service_server::RunServiceServer<Runs>, Runs);
+    serve!(mw::engine_service_server::EngineServiceServer<Engines>, Engines);
+    serve!(mw::token_service_server::TokenServiceServer<Tokens>, Tokens);
+    serve!(mw::event_service_server::EventServiceServer<Events>, Events);
+    serve!(mw::audit_service_server::AuditServiceServer<Audit>, Audit);
+    serve!(mw::explain_service_server::ExplainServiceServer<Explain>, Explain);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         .build_v1()?;
-    let mut routes = Routes::builder();
-    routes
-        .add_service(
-            pb::machine_service_server::MachineServiceServer::new(Machines(service.clone()))
-                .max_decoding_message_size(max),
-        )
-        .add_service(
-            pb::plan_service_server::PlanServiceServer::new(Plans(service.clone())).max_decoding_message_size(max),
-        )
-        .add_service(
-            pb::run_service_server::RunServiceServer::new(Runs(service.clone())).max_decoding_message_size(max),
-        )
-        .add_service(
-            mw::engine_service_server::EngineServiceServer::new(Engines(service.clone()))
-                .max_decoding_message_size(max),
-        )
-        .add_service(health_service)
-        .add_service(reflection);
+    routes.add_service(health_service).add_service(reflection);
     let grpc = routes.routes().prepare().into_axum_router();
-    let grpc = grpc.layer(map_response(in_our_terms)).layer(from_fn_with_state(service.clone(), on_behalf));
+    let grpc = grpc.layer(map_response(in_our_terms)).layer(from_fn_with_state(service.clone(), gate));
     let ready = service.clone();
     Ok(Router::new()
         .route("/healthz", get(|| async { "ok\n" }))

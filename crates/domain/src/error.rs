@@ -49,14 +49,24 @@ reasons! {
     UnknownRunType = "UNKNOWN_RUN_TYPE" => InvalidArgument,
     TokenMissing = "TOKEN_MISSING" => Unauthenticated,
     TokenInvalid = "TOKEN_INVALID" => Unauthenticated,
+    TokenExpired = "TOKEN_EXPIRED" => Unauthenticated,
+    TokenRevoked = "TOKEN_REVOKED" => Unauthenticated,
+    /// The call asks for a higher role than the token has.
+    RoleTooLow = "ROLE_TOO_LOW" => PermissionDenied,
+    /// The call, or a part of what it asks, is not for tokens of one customer.
+    OutOfScope = "OUT_OF_SCOPE" => PermissionDenied,
     MachineNotFound = "MACHINE_NOT_FOUND" => NotFound,
     RunNotFound = "RUN_NOT_FOUND" => NotFound,
     PlanNotFound = "PLAN_NOT_FOUND" => NotFound,
     ExecutionNotFound = "EXECUTION_NOT_FOUND" => NotFound,
+    TokenNotFound = "TOKEN_NOT_FOUND" => NotFound,
+    /// Nothing of any kind has this id.
+    IdNotFound = "ID_NOT_FOUND" => NotFound,
     /// A MAC, serial number or system UUID that another machine holds.
     IdentityTaken = "IDENTITY_TAKEN" => AlreadyExists,
     PlanExists = "PLAN_EXISTS" => AlreadyExists,
     RequestIdReused = "REQUEST_ID_REUSED" => AlreadyExists,
+    IdempotencyKeyReused = "IDEMPOTENCY_KEY_REUSED" => AlreadyExists,
     ActiveRun = "ACTIVE_RUN" => FailedPrecondition,
     IllegalTransition = "ILLEGAL_TRANSITION" => FailedPrecondition,
     /// The edge exists, but belongs to somebody else.
@@ -69,11 +79,15 @@ reasons! {
     /// An operator has stopped all automation.
     Frozen = "FROZEN" => FailedPrecondition,
     NotConfirmed = "NOT_CONFIRMED" => FailedPrecondition,
+    /// Without it nobody could administer the fleet.
+    LastAdmin = "LAST_ADMIN" => FailedPrecondition,
     VersionMismatch = "VERSION_MISMATCH" => Aborted,
     /// Two writers met; trying again is safe and will do.
     Contention = "CONTENTION" => Aborted,
     SequenceOutOfRange = "SEQUENCE_OUT_OF_RANGE" => OutOfRange,
     LimitReached = "LIMIT_REACHED" => ResourceExhausted,
+    /// Too many calls of one caller in a short time.
+    RateLimited = "RATE_LIMITED" => ResourceExhausted,
     QueueFull = "QUEUE_FULL" => ResourceExhausted,
     StorageFull = "STORAGE_FULL" => ResourceExhausted,
     StoreUnavailable = "STORE_UNAVAILABLE" => Unavailable,

@@ -16,6 +16,7 @@ pub mod run;
 pub mod stage;
 pub mod step;
 pub mod time;
+pub mod token;
 
 pub use error::{Code, Error, Reason};
 pub use id::{ExecutionId, MachineId, RunId, SessionId, TokenId};

@@ -20,6 +20,8 @@ pub const PLANS_BYTES_MAX: u64 = 1024 * 1024;
 pub const PARAMETERS_MAX: usize = 64;
 /// Names and values of a run's parameters together: every event of the run carries them.
 pub const PARAMETERS_BYTES_MAX: usize = 8 * 1024;
+/// A key by which a caller makes a change repeatable.
+pub const IDEMPOTENCY_KEY_MAX: usize = 128;
 /// What a step's or a run's message is cut to: providers can be talkative.
 pub const MESSAGE_MAX: usize = 1024;
 pub const COMMENT_MAX: usize = 2048;

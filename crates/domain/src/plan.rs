@@ -160,6 +160,22 @@ impl StepKind {
         }
     }
 
+    /// What must be seen for a step of this kind to be done.
+    pub fn expected(&self) -> String {
+        match self {
+            StepKind::Ssh { command, .. } => format!("{command} to end with exit code 0"),
+            StepKind::Reboot { .. } => "a new boot, and the host answering".to_owned(),
+            StepKind::Netboot { mode, .. } => format!("the next boot set to {mode}"),
+            StepKind::Repave { image, .. } => format!("{image} installed by this run"),
+            StepKind::Join { cluster_ref } => format!("the machine to be a member of {cluster_ref}"),
+            StepKind::Verify { cluster_ref } => format!("the machine to be ready in {cluster_ref}"),
+            StepKind::Net { .. } => "the network parameters in force".to_owned(),
+            StepKind::Rma { action: RmaAction::DrainCheck, .. } => "nothing running on the machine any more".to_owned(),
+            StepKind::Rma { action: RmaAction::Shutdown, .. } => "the machine powered off".to_owned(),
+            StepKind::Rma { action: RmaAction::Return, .. } => "a return opened with the vendor".to_owned(),
+        }
+    }
+
     /// Overrides the payload field called `name`. `Ok(false)`: this kind has no such field.
     fn override_field(&mut self, name: &str, value: &str) -> Result<bool, Error> {
         let field = format!("parameters.{name}");

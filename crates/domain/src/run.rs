@@ -98,6 +98,12 @@ pub enum RunType {
     NetReconfig,
 }
 
+impl fmt::Display for RunType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 impl RunType {
     pub const ALL: [RunType; 5] =
         [RunType::Repave, RunType::Rma, RunType::Reboot, RunType::Upgrade, RunType::NetReconfig];

@@ -13,6 +13,7 @@ pub struct Config {
     pub plans: Plans,
     pub providers: BTreeMap<String, Provider>,
     pub shutdown: Shutdown,
+    pub limits: Limits,
     pub log: Log,
 }
 
@@ -74,6 +75,16 @@ pub struct Shutdown {
     pub active_runs: ActiveRuns,
 }
 
+/// What one token may use.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    pub calls_per_second: u32,
+    /// Calls at once after a pause.
+    pub burst: u32,
+    pub streams_per_caller: usize,
+}
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Log {
@@ -97,6 +108,13 @@ impl Default for Engine {
             workers: engine.workers,
             destructive_per_rack_and_hour: engine.destructive_per_rack_and_hour,
         }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let limits = service::CallerLimits::default();
+        Self { calls_per_second: limits.calls_per_second, burst: limits.burst, streams_per_caller: limits.streams }
     }
 }
 
@@ -135,6 +153,10 @@ impl Config {
     }
 
     fn check(&self) -> Result<(), String> {
+        let limits = &self.limits;
+        if limits.calls_per_second == 0 || limits.burst == 0 || limits.streams_per_caller == 0 {
+            return Err("limits: calls_per_second, burst and streams_per_caller must be at least 1".to_owned());
+        }
         let engine = &self.engine;
         if engine.workers == 0 || engine.workers > WORKERS_MAX {
             return Err(format!("engine.workers: {} is outside 1 to {WORKERS_MAX}", engine.workers));

@@ -62,15 +62,16 @@ impl DataDir {
         if !first_start && access.has_admin().await.map_err(|e| e.to_string())? {
             return Ok(path.exists().then_some(path));
         }
-        let secret = match read_text(&path)? {
-            Some(secret) if !secret.is_empty() => secret,
-            Some(_) | None => {
-                let secret = new_secret().map_err(|e| e.to_string())?;
-                write_private(&path, &secret)?;
-                secret
-            }
-        };
-        access.add_admin(&secret, "admin").await.map_err(|e| e.to_string())?;
+        let add = async |secret: &str| access.add_admin(secret, "admin").await.map_err(|e| e.to_string());
+        // one from before a crash is taken up, unless it has been revoked since
+        if let Some(secret) = read_text(&path)?.filter(|s| !s.is_empty())
+            && add(&secret).await?
+        {
+            return Ok(Some(path));
+        }
+        let secret = new_secret().map_err(|e| e.to_string())?;
+        write_private(&path, &secret)?;
+        add(&secret).await?;
         Ok(Some(path))
     }
 }

@@ -5,7 +5,7 @@ use crate::config::Config;
 use crate::maintenance::say;
 use crate::serve::{ServeOptions, Server, StopSignals, simulated_machine, start_logging};
 use clap::Args;
-use service::{NewMachine, Principal, RunView, StartRun};
+use service::{Call, NewMachine, RunView, StartRun};
 use std::process::ExitCode;
 
 #[derive(Args)]
@@ -105,7 +105,7 @@ fn folder_of(file: &std::path::Path) -> String {
 }
 
 async fn register(server: &Server, machines: usize) -> Result<(), String> {
-    let by = Principal::system();
+    let by = Call::system();
     for n in 1..=machines {
         let mut machine: NewMachine = simulated_machine(n);
         machine.labels.insert("env".to_owned(), if n % 4 == 0 { "staging" } else { "prod" }.to_owned());
@@ -123,5 +123,5 @@ async fn start_repave(server: &Server) -> Result<RunView, String> {
         run_type: "REPAVE".to_owned(),
         ..StartRun::default()
     };
-    server.service.start_run(&Principal::system(), request).await.map_err(|e| format!("starting the run: {e}"))
+    server.service.start_run(&Call::system(), request).await.map_err(|e| format!("starting the run: {e}"))
 }

@@ -1,6 +1,6 @@
 //! Plans from a folder: read at the start, each as if an administrator had created it.
 
-use service::{Principal, Service};
+use service::{Call, Service};
 use std::path::{Path, PathBuf};
 
 /// Files looked at; a folder with more is surely not a folder of plans.
@@ -12,7 +12,7 @@ pub async fn load(service: &Service, folder: &Path) -> Result<usize, String> {
         let plan = crate::cli::read_plan_file(file).map_err(|e| e.to_string())?;
         let plan = api::plan_from_proto(plan).map_err(|e| format!("plan file {}: {e}", file.display()))?;
         service
-            .create_plan(&Principal::system(), plan, "folder")
+            .create_plan(&Call::system(), plan, "folder")
             .await
             .map_err(|e| format!("plan file {}: {e}", file.display()))?;
     }

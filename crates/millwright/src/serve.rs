@@ -7,7 +7,7 @@ use crate::plan_folder;
 use clap::Args;
 use engine::{Engine, EngineOptions};
 use provider::Providers;
-use service::{NewMachine, Principal, Service};
+use service::{Call, CallerLimits, NewMachine, Service};
 use sim::SimFleet;
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
@@ -159,7 +159,8 @@ impl Server {
         let instance = data.instance_id(|| ambient.uuid().to_string())?;
         let workflow = Arc::new(RunWorkflow::new(providers.clone()));
         let engine = Engine::new(store.clone(), engine_options(config, instance), vec![workflow], None);
-        let service = Service::new(store, engine.clone(), providers).await.map_err(|e| e.to_string())?;
+        let service =
+            Service::new(store, engine.clone(), providers, caller_limits(config)).await.map_err(|e| e.to_string())?;
         let token_file = data.ensure_admin(service.access(), first_start).await?;
         if let Some(folder) = &config.plans.folder {
             plan_folder::load(&service, folder).await?;
@@ -233,6 +234,14 @@ fn engine_options(config: &Config, instance: String) -> EngineOptions {
     }
 }
 
+fn caller_limits(config: &Config) -> CallerLimits {
+    CallerLimits {
+        calls_per_second: config.limits.calls_per_second,
+        burst: config.limits.burst,
+        streams: config.limits.streams_per_caller,
+    }
+}
+
 fn providers(
     options: &ServeOptions,
     config: &Config,
@@ -279,7 +288,7 @@ async fn register_simulated(service: &Service, count: usize) -> Result<(), Strin
     if count == 0 || service.store().read(store::machine::count).await.map_err(|e| e.to_string())? > 0 {
         return Ok(());
     }
-    let by = Principal::system();
+    let by = Call::system();
     let mut registering = tokio::task::JoinSet::new();
     for n in 1..=count {
         while registering.len() >= 256 {

@@ -1,32 +1,26 @@
 //! Who is asking. Tokens are random, shown once, and stored as a hash.
 
+use crate::access_table::{Rule, Scope};
+use crate::standing::{CallerLimits, Sampler, Standing};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use domain::{Error, Reason, TokenId};
+use domain::token::{self as tokens, Role, Token, TokenState};
+use domain::{Error, Reason, Timestamp, TokenId};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use store::{Caller, Store, token};
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    Admin,
-}
-
-impl Role {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Role::Admin => "admin",
-        }
-    }
-}
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use store::{Caller, Cause, Store, token};
 
 /// An authenticated caller.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Principal {
     pub token_id: TokenId,
     pub name: String,
     pub role: Role,
+    /// The only customer whose machines it sees; empty: all.
+    pub customer_id: String,
+    pub expires_at: Option<Timestamp>,
+    pub(crate) standing: Arc<Standing>,
 }
 
 impl Principal {
@@ -35,21 +29,69 @@ impl Principal {
         Caller::new(self.token_id.as_str())
     }
 
-    /// The server itself, for what it does at its start.
-    pub fn system() -> Self {
-        Self { token_id: TokenId::from_text("system"), name: "system".to_owned(), role: Role::Admin }
+    pub(crate) fn system() -> Self {
+        Self {
+            token_id: TokenId::from_text("system"),
+            name: "system".to_owned(),
+            role: Role::Admin,
+            customer_id: String::new(),
+            expires_at: None,
+            standing: Arc::new(Standing::new(CallerLimits::default())),
+        }
+    }
+
+    pub(crate) fn is_scoped(&self) -> bool {
+        !self.customer_id.is_empty()
+    }
+
+    pub(crate) fn sees_customer(&self, customer_id: &str) -> bool {
+        !self.is_scoped() || self.customer_id == customer_id
+    }
+
+    /// The table's verdict on this caller.
+    pub fn may(&self, rule: &Rule) -> Result<(), Error> {
+        if self.role < rule.role {
+            return Err(Error::new(
+                Reason::RoleTooLow,
+                format!(
+                    "{} needs the role {}; the token {} has the role {}",
+                    rule.call, rule.role, self.name, self.role
+                ),
+            )
+            .with("needs", rule.role.as_str()));
+        }
+        match rule.scope {
+            Scope::Fleet if self.is_scoped() => Err(Error::new(
+                Reason::OutOfScope,
+                format!("{} is about the whole fleet; the token {} is of one customer", rule.call, self.name),
+            )),
+            Scope::Fleet | Scope::Customers => Ok(()),
+        }
     }
 }
 
-/// Tokens remembered after their first use. None can be revoked yet, so none can be stale.
+/// Tokens remembered after their first use, and callers whose share is counted.
 const REMEMBERED_MAX: usize = 10_000;
 const SECRET_PREFIX: &str = "mwt_";
 /// Longer than any token: not worth hashing.
 const SECRET_MAX: usize = 256;
+/// The part of the secret that is shown.
+const SHOWN: usize = SECRET_PREFIX.len() + 4;
 
 pub struct Access {
     store: Store,
-    known: Mutex<HashMap<String, Arc<Principal>>>,
+    limits: CallerLimits,
+    known: Mutex<Known>,
+    standings: Mutex<HashMap<TokenId, Arc<Standing>>>,
+    pub(crate) strangers: Sampler,
+}
+
+/// What was read of tokens. Used only where no other process can revoke one behind our back.
+#[derive(Default)]
+struct Known {
+    by_hash: HashMap<String, Token>,
+    /// Raised by every revocation: what was read before one is not remembered after it.
+    revocations: u64,
 }
 
 /// A fresh token: 256 random bits behind a prefix that scanners know.
@@ -59,64 +101,132 @@ pub fn new_secret() -> Result<String, Error> {
     Ok(format!("{SECRET_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
-fn hash(secret: &str) -> String {
+pub(crate) fn hash(secret: &str) -> String {
     Sha256::digest(secret.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
 }
 
+pub(crate) fn shown(secret: &str) -> String {
+    secret.chars().take(SHOWN).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn secret_in(header: Option<&str>) -> Result<&str, Error> {
+    let Some(header) = header else {
+        return Err(Error::new(Reason::TokenMissing, "no token was sent; send 'Authorization: Bearer TOKEN'"));
+    };
+    let secret = header.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|s| s.1.trim());
+    secret.filter(|s| !s.is_empty() && s.len() <= SECRET_MAX).ok_or_else(|| {
+        Error::new(Reason::TokenInvalid, "the Authorization header is malformed; send 'Authorization: Bearer TOKEN'")
+    })
+}
+
 impl Access {
-    pub(crate) fn new(store: Store) -> Self {
-        Self { store, known: Mutex::new(HashMap::new()) }
+    pub(crate) fn new(store: Store, limits: CallerLimits) -> Self {
+        Self { store, limits, known: Mutex::default(), standings: Mutex::default(), strangers: Sampler::new(1, 20) }
     }
 
-    /// Whether an administrator's token exists.
+    /// Whether somebody can administer the fleet.
     pub async fn has_admin(&self) -> Result<bool, Error> {
-        Ok(self.store.read(|tx| token::count_role(tx, Role::Admin.as_str())).await? > 0)
+        let nobody = TokenId::from_text("");
+        Ok(self.store.read(move |tx| token::count_other_admins(tx, &nobody)).await? > 0)
     }
 
-    /// Makes a secret an administrator's token.
-    pub async fn add_admin(&self, secret: &str, name: &str) -> Result<(), Error> {
-        let token = token::Token {
-            id: TokenId::generate(self.store.ambient().uuid()),
-            name: name.to_owned(),
-            role: Role::Admin.as_str().to_owned(),
-        };
-        let (hash, prefix) = (hash(secret), secret.chars().take(SECRET_PREFIX.len() + 4).collect::<String>());
+    /// Makes a secret an administrator's token. `false`: it was one that has been revoked, and stays so.
+    pub async fn add_admin(&self, secret: &str, name: &str) -> Result<bool, Error> {
+        let ambient = self.store.ambient();
+        let id = TokenId::generate(ambient.uuid());
+        let token = Token::new(id, name, Role::Admin, &shown(secret), ambient.now(), "system");
+        let hash = hash(secret);
+        let cause = Cause::operator("system", tokens::CREATED, "");
         self.store
             .write(&Caller::new("system"), "tokens", move |tx| match token::by_hash(tx, &hash)? {
-                Some(_) => Ok(()),
-                None => token::insert(tx, &token, &hash, &prefix),
+                Some(there) => Ok(there.state == TokenState::Active),
+                None => token::insert(tx, &token, &hash, &cause).map(|()| true),
             })
             .await
     }
 
-    /// The caller behind an `Authorization` header.
+    /// The caller behind an `Authorization` header, within its share of calls.
     pub async fn authenticate(&self, header: Option<&str>) -> Result<Arc<Principal>, Error> {
-        let Some(header) = header else {
-            return Err(Error::new(Reason::TokenMissing, "no token was sent; send 'Authorization: Bearer TOKEN'"));
-        };
-        let secret = header.strip_prefix("Bearer ").or_else(|| header.strip_prefix("bearer ")).map(str::trim);
-        let Some(secret) = secret.filter(|s| !s.is_empty() && s.len() <= SECRET_MAX) else {
-            return Err(Error::new(
-                Reason::TokenInvalid,
-                "the Authorization header is malformed; send 'Authorization: Bearer TOKEN'",
-            ));
-        };
+        let secret = secret_in(header)?;
         // compared by hash: how long that takes says nothing about the secret
-        let hash = hash(secret);
-        if let Some(principal) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&hash) {
-            return Ok(principal.clone());
-        }
+        let token = self.find(hash(secret)).await?;
+        token.valid(self.store.ambient().now())?;
+        let standing = self.standing(&token.id);
+        standing.count_call()?;
+        Ok(Arc::new(Principal {
+            token_id: token.id,
+            name: token.name,
+            role: token.role,
+            customer_id: token.customer_id,
+            expires_at: token.expires_at,
+            standing,
+        }))
+    }
+
+    async fn find(&self, hash: String) -> Result<Token, Error> {
+        let revocations = {
+            let known = lock(&self.known);
+            if let Some(token) = known.by_hash.get(&hash) {
+                return Ok(token.clone());
+            }
+            known.revocations
+        };
         let key = hash.clone();
         let found = self.store.read(move |tx| token::by_hash(tx, &key)).await?;
-        let Some(token) = found.filter(|t| t.role == Role::Admin.as_str()) else {
-            return Err(Error::new(Reason::TokenInvalid, "the token is not known here; check MILLWRIGHT_TOKEN"));
-        };
-        let principal = Arc::new(Principal { token_id: token.id, name: token.name, role: Role::Admin });
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= REMEMBERED_MAX {
-            known.clear();
+        let token = found
+            .ok_or_else(|| Error::new(Reason::TokenInvalid, "the token is not known here; check MILLWRIGHT_TOKEN"))?;
+        let mut known = lock(&self.known);
+        // another process can revoke it at any moment: there every call asks the database
+        if !self.store.is_shared() && known.revocations == revocations {
+            if known.by_hash.len() >= REMEMBERED_MAX {
+                known.by_hash.clear();
+            }
+            known.by_hash.insert(hash, token.clone());
         }
-        known.insert(hash, principal.clone());
-        Ok(principal)
+        Ok(token)
+    }
+
+    fn standing(&self, id: &TokenId) -> Arc<Standing> {
+        let mut standings = lock(&self.standings);
+        if let Some(standing) = standings.get(id) {
+            return standing.clone();
+        }
+        if standings.len() >= REMEMBERED_MAX {
+            // those that nothing is under way for; their share begins anew
+            standings.retain(|_, standing| Arc::strong_count(standing) > 1);
+        }
+        let standing = Arc::new(Standing::new(self.limits));
+        standings.insert(id.clone(), standing.clone());
+        standing
+    }
+
+    /// A token was taken back: it is known no longer, and what it has open ends.
+    pub(crate) fn revoked(&self, id: &TokenId) {
+        let mut known = lock(&self.known);
+        known.revocations += 1;
+        known.by_hash.retain(|_, token| token.id != *id);
+        drop(known);
+        if let Some(standing) = lock(&self.standings).remove(id) {
+            standing.revoke();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_are_read_strictly() {
+        assert_eq!(secret_in(Some("Bearer mwt_x")), Ok("mwt_x"));
+        assert_eq!(secret_in(Some("bearer  mwt_x ")), Ok("mwt_x"));
+        assert_eq!(secret_in(None).map_err(|e| e.reason), Err(Reason::TokenMissing));
+        for bad in ["", "Bearer", "Bearer ", "Basic abc", "mwt_x", &format!("Bearer {}", "x".repeat(300))] {
+            assert_eq!(secret_in(Some(bad)).map_err(|e| e.reason), Err(Reason::TokenInvalid), "{bad}");
+        }
     }
 }

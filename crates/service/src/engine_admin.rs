@@ -1,7 +1,8 @@
 //! The engine's own surface for operators: what it carries out, and the ways to stop it.
 
+use crate::change::Answer;
 use crate::machines::required;
-use crate::{Page, PageRequest, Principal, Service};
+use crate::{Call, Page, PageRequest, Service};
 use domain::limits::COMMENT_MAX;
 use domain::machine::check_text;
 use domain::{Error, ExecutionId, Reason};
@@ -40,6 +41,27 @@ fn still_open(e: &Execution) -> Result<(), Error> {
     Ok(())
 }
 
+impl Answer for Execution {
+    fn id(&self) -> String {
+        self.id.to_string()
+    }
+
+    fn again(tx: &mut Tx<'_>, id: &str) -> TxResult<Self> {
+        find(tx, id)
+    }
+}
+
+/// The brake is one thing, set or not.
+impl Answer for Option<Freeze> {
+    fn id(&self) -> String {
+        "freeze".to_owned()
+    }
+
+    fn again(tx: &mut Tx<'_>, _: &str) -> TxResult<Self> {
+        switch::frozen(tx)
+    }
+}
+
 impl Service {
     pub async fn list_executions(&self, request: &PageRequest) -> Result<Page<Execution>, Error> {
         let size = request.size()?;
@@ -61,60 +83,57 @@ impl Service {
     }
 
     /// Asks an execution to stop; its stage is aborted and what can be undone is undone.
-    pub async fn cancel_execution(&self, by: &Principal, id: &str, reason: &str) -> Result<Execution, Error> {
+    pub async fn cancel_execution(&self, call: &Call, id: &str, reason: &str) -> Result<Execution, Error> {
         check_text("reason", reason, COMMENT_MAX)?;
-        let (engine, actor, reason) = (self.engine().clone(), by.name.clone(), reason.to_owned());
-        self.change_execution(by, id, move |tx, e| engine.request_cancel(tx, e, &actor, &reason)).await
+        let (engine, actor, reason) = (self.engine().clone(), call.by.name.clone(), reason.to_owned());
+        self.change_execution(call, id, move |tx, e| engine.request_cancel(tx, e, &actor, &reason)).await
     }
 
     /// Ends an execution now, running no more of its code.
-    pub async fn terminate_execution(&self, by: &Principal, id: &str, reason: &str) -> Result<Execution, Error> {
+    pub async fn terminate_execution(&self, call: &Call, id: &str, reason: &str) -> Result<Execution, Error> {
         required("reason", reason)?;
         check_text("reason", reason, COMMENT_MAX)?;
-        let (engine, actor, reason) = (self.engine().clone(), by.name.clone(), reason.to_owned());
-        self.change_execution(by, id, move |tx, e| engine.terminate(tx, e, &actor, &reason)).await
+        let (engine, actor, reason) = (self.engine().clone(), call.by.name.clone(), reason.to_owned());
+        self.change_execution(call, id, move |tx, e| engine.terminate(tx, e, &actor, &reason)).await
     }
 
     async fn change_execution(
         &self,
-        by: &Principal,
+        call: &Call,
         id: &str,
         change: impl Fn(&mut Tx<'_>, &Execution) -> TxResult<()> + Send + 'static,
     ) -> Result<Execution, Error> {
         let machine = self.describe_execution(id).await?.execution.machine_id;
         let key = machine.to_string();
         let id = id.to_owned();
-        self.store()
-            .write(&by.caller(), &key, move |tx| {
-                store::machine::get_for_update(tx, &machine)?;
-                let execution = find(tx, &id)?;
-                still_open(&execution)?;
-                change(tx, &execution)?;
-                find(tx, &id)
-            })
-            .await
+        self.change(call, &key, move |tx| {
+            store::machine::get_for_update(tx, &machine)?;
+            let execution = find(tx, &id)?;
+            still_open(&execution)?;
+            change(tx, &execution)?;
+            find(tx, &id)
+        })
+        .await
     }
 
     /// Stops all automation until it is released. Frozen already: stays as it is.
-    pub async fn freeze(&self, by: &Principal, reason: &str) -> Result<Option<Freeze>, Error> {
+    pub async fn freeze(&self, call: &Call, reason: &str) -> Result<Option<Freeze>, Error> {
         required("reason", reason)?;
         check_text("reason", reason, COMMENT_MAX)?;
-        let (actor, reason) = (by.name.clone(), reason.to_owned());
-        self.store()
-            .write(&by.caller(), "freeze", move |tx| {
-                switch::freeze(tx, &actor, &reason)?;
-                switch::frozen(tx)
-            })
-            .await
+        let (actor, reason) = (call.by.name.clone(), reason.to_owned());
+        self.change(call, "freeze", move |tx| {
+            switch::freeze(tx, &actor, &reason)?;
+            switch::frozen(tx)
+        })
+        .await
     }
 
-    pub async fn unfreeze(&self, by: &Principal) -> Result<Option<Freeze>, Error> {
-        self.store()
-            .write(&by.caller(), "freeze", |tx| {
-                switch::unfreeze(tx)?;
-                switch::frozen(tx)
-            })
-            .await
+    pub async fn unfreeze(&self, call: &Call) -> Result<Option<Freeze>, Error> {
+        self.change(call, "freeze", |tx| {
+            switch::unfreeze(tx)?;
+            switch::frozen(tx)
+        })
+        .await
     }
 
     pub async fn frozen(&self) -> Result<Option<Freeze>, Error> {

@@ -2,30 +2,47 @@
 //! this crate and into nothing else.
 
 mod access;
+pub mod access_table;
+mod audit;
+mod call;
+mod change;
 mod engine_admin;
+mod events;
+pub mod explain;
 mod logs;
 mod machines;
 mod page;
 mod plans;
 mod runs;
+mod scope;
+mod standing;
 mod start_run;
+pub mod states;
+mod tokens;
 mod watch;
 mod why;
 
-use domain::Error;
+use domain::{Error, Timestamp};
 use engine::Engine;
 use provider::Providers;
 use std::sync::Arc;
-use store::{RunFeed, Store};
+use store::token::revoked_by_row;
+use store::{Feed, Store};
 use tokio_util::sync::CancellationToken;
 
-pub use access::{Access, Principal, Role, new_secret};
+pub use access::{Access, Principal, new_secret};
+pub use call::Call;
+pub use change::check_key;
 pub use engine_admin::Described;
 pub use machines::{MachineUpdate, NewMachine};
 pub use page::{Page, PageRequest};
 pub use runs::RunView;
+pub use standing::CallerLimits;
 pub use start_run::StartRun;
+pub use tokens::{CreatedToken, NewToken};
 // what the doors show of the engine, by its own types
+pub use store::LogRow;
+pub use store::audit::Entry as AuditEntry;
 pub use store::execution::{Execution, attempt_of};
 pub use store::switch::Freeze;
 
@@ -39,23 +56,59 @@ struct Inner {
     store: Store,
     engine: Engine,
     providers: Providers,
-    feed: Arc<RunFeed>,
+    feed: Arc<Feed>,
     access: Access,
     /// Streams end, and say why, when the server stops.
     closing: CancellationToken,
 }
 
 impl Service {
-    pub async fn new(store: Store, engine: Engine, providers: Providers) -> Result<Self, Error> {
-        let feed = RunFeed::new(store.clone()).await?;
+    pub async fn new(store: Store, engine: Engine, providers: Providers, limits: CallerLimits) -> Result<Self, Error> {
+        let feed = Feed::new(store.clone()).await?;
         tokio::spawn(feed.clone().tail());
-        let access = Access::new(store.clone());
+        let access = Access::new(store.clone(), limits);
         let inner = Inner { store, engine, providers, feed, access, closing: CancellationToken::new() };
-        Ok(Self { inner: Arc::new(inner) })
+        let service = Self { inner: Arc::new(inner) };
+        tokio::spawn(service.clone().follow_revocations());
+        Ok(service)
+    }
+
+    /// Learns of tokens that were revoked through another server: what they have open here must end.
+    async fn follow_revocations(self) {
+        let mut head = self.inner.feed.head();
+        let mut cursor = *head.borrow_and_update();
+        loop {
+            match self.inner.feed.after(cursor).await {
+                Ok((events, next)) => {
+                    events.iter().filter_map(|e| revoked_by_row(&e.row)).for_each(|id| self.access().revoked(&id));
+                    if next > cursor {
+                        cursor = next;
+                        continue;
+                    }
+                }
+                Err(e) => tracing::warn!(error = %e, "looking for revoked tokens"),
+            }
+            tokio::select! {
+                changed = head.changed() => if changed.is_err() { return },
+                () = self.inner.closing.cancelled() => return,
+            }
+        }
+    }
+
+    /// Resolves when a stream of this caller must end, and says why.
+    async fn over(&self, call: &Call) -> Error {
+        tokio::select! {
+            () = self.inner.closing.cancelled() => watch::closing(),
+            error = call.ended(|| self.now()) => error,
+        }
     }
 
     pub fn store(&self) -> &Store {
         &self.inner.store
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.store().ambient().now()
     }
 
     pub fn engine(&self) -> &Engine {

@@ -1,13 +1,14 @@
 //! StreamRunLogs: what the steps printed, from storage, then as it comes, until the run ends.
 
-use crate::Service;
 use crate::machines::required;
-use crate::runs::not_found;
-use crate::watch::closing;
+use crate::runs;
+use crate::standing::OpenStream;
+use crate::{Call, Service};
 use domain::{Error, Reason, RunId};
 use futures::Stream;
 use futures::stream::try_unfold;
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 use store::step_log::{self, LogChunk};
 use store::{Tx, TxResult, run};
@@ -20,6 +21,8 @@ const IDLE: Duration = Duration::from_secs(5);
 
 struct Follow {
     service: Service,
+    call: Arc<Call>,
+    _place: OpenStream,
     run: RunId,
     cursor: u64,
     ready: VecDeque<LogChunk>,
@@ -29,20 +32,30 @@ struct Follow {
 impl Service {
     pub async fn stream_run_logs(
         &self,
+        call: &Arc<Call>,
         id: &str,
         after: u64,
         follow: bool,
     ) -> Result<impl Stream<Item = Result<LogChunk, Error>> + Send + use<>, Error> {
         let run = RunId::from_text(required("run_id", id)?);
-        let (key, text) = (run.clone(), id.to_owned());
+        let (key, text, by) = (run.clone(), id.to_owned(), call.clone());
+        let place = call.by.standing.open_stream()?;
         self.store()
             .snapshot(move |tx| {
-                run::get(tx, &key)?.ok_or_else(|| not_found(&text))?;
+                runs::find(tx, &by, &key)?;
                 let head = step_log::head(tx, &key)?;
                 if after > head { Err(beyond(&text, after, head).into()) } else { Ok(()) }
             })
             .await?;
-        let state = Follow { service: self.clone(), run, cursor: after, ready: VecDeque::new(), follow };
+        let state = Follow {
+            service: self.clone(),
+            call: call.clone(),
+            _place: place,
+            run,
+            cursor: after,
+            ready: VecDeque::new(),
+            follow,
+        };
         Ok(try_unfold(state, |mut state| async move { Ok(state.next().await?.map(|chunk| (chunk, state))) }))
     }
 }
@@ -84,7 +97,7 @@ impl Follow {
             let pause = if self.service.store().is_shared() { POLL } else { IDLE };
             tokio::select! {
                 _ = tokio::time::timeout(pause, output.changed()) => {}
-                () = self.service.inner.closing.cancelled() => return Err(closing()),
+                error = self.service.over(&self.call) => return Err(error),
             }
         }
     }

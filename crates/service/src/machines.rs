@@ -1,12 +1,16 @@
 //! Machines: register, read, update, move by an operator's decision.
 
-use crate::{Page, PageRequest, Principal, Service};
+use crate::change::Answer;
+use crate::{Call, Page, PageRequest, Service};
 use domain::condition::{self, Condition, ConditionType};
+use domain::filter::Filter;
 use domain::lifecycle::Guard;
 use domain::limits::{self, COMMENT_MAX};
 use domain::machine::{Labels, Machine, MachineSpec, Phase, REGISTERED, SET_PHASE, check_labels, check_text};
+use domain::token::Role;
 use domain::{Error, MachineId, Reason};
 use provider::{Membership, Target};
+use std::sync::Arc;
 use std::time::Duration;
 use store::machine::{self, PhaseChange};
 use store::{Cause, Moved, Tx, TxResult};
@@ -53,9 +57,48 @@ fn check_version(machine: &Machine, version: u64) -> Result<(), Error> {
     .with("version", machine.version.to_string()))
 }
 
+impl Answer for Machine {
+    fn id(&self) -> String {
+        self.id.to_string()
+    }
+
+    fn again(tx: &mut Tx<'_>, id: &str) -> TxResult<Self> {
+        Ok(machine::get(tx, &MachineId::from_text(id))?.ok_or_else(|| not_found(id))?)
+    }
+}
+
+/// The machine, if it is the caller's to see. What is not is not there.
+pub(crate) fn find(tx: &mut Tx<'_>, call: &Call, id: &MachineId) -> TxResult<Machine> {
+    let found = machine::get(tx, id)?.filter(|m| call.sees(m));
+    Ok(found.ok_or_else(|| not_found(id.as_str()))?)
+}
+
+/// What of a change needs more than an operator for the whole fleet.
+fn may_update(call: &Call, there: &Machine, spec: &MachineSpec, labels: &Labels) -> Result<(), Error> {
+    if spec.bmc_endpoint != there.spec.bmc_endpoint || spec.credentials_ref != there.spec.credentials_ref {
+        // whoever points us at another BMC is sent the credentials of this one
+        call.needs(Role::Admin, "changing spec.bmc_endpoint or spec.credentials_ref")?;
+    }
+    let same_provider = there.spec.provider_name(&there.labels) == spec.provider_name(labels);
+    if call.by.is_scoped() && (*spec != there.spec || !same_provider) {
+        let message = format!("machine {}: a token of one customer may change labels only", there.id);
+        return Err(Error::new(Reason::OutOfScope, message));
+    }
+    Ok(())
+}
+
+/// Narrows a filter to what the caller may see.
+pub(crate) fn within_scope(call: &Call, filter: Filter) -> Filter {
+    if !call.by.is_scoped() {
+        return filter;
+    }
+    let own = Filter::Is { field: "customer_id", value: call.by.customer_id.clone() };
+    Filter::And(vec![own, filter])
+}
+
 impl Service {
     /// Registers a machine, or updates spec and labels of one that is there. Status is never touched.
-    pub async fn register_machine(&self, by: &Principal, new: NewMachine) -> Result<Machine, Error> {
+    pub async fn register_machine(&self, call: &Arc<Call>, new: NewMachine) -> Result<Machine, Error> {
         let spec = new.spec.normalized()?;
         check_labels(&new.labels)?;
         let id = if new.id.is_empty() {
@@ -63,39 +106,40 @@ impl Service {
         } else if new.id.starts_with("mch_") {
             // one of ours, to be registered again: it must exist
             let id = MachineId::from_text(new.id.clone());
-            self.get_machine(&new.id).await?;
+            self.get_machine(call, &new.id).await?;
             id
         } else {
             MachineId::parse(&new.id)?
         };
-        let (actor, version, labels) = (by.name.clone(), new.version, new.labels);
-        let key = id.to_string();
-        self.store()
-            .write(&by.caller(), &key, move |tx| match machine::get_for_update(tx, &id)? {
-                Some(there) => {
-                    check_version(&there, version)?;
-                    machine::update_spec(tx, &there, &spec, &labels)
-                }
-                None if version != 0 => Err(not_found(id.as_str()).into()),
-                None => machine::insert(tx, &id, &spec, &labels, &Cause::operator(&actor, REGISTERED, "")),
-            })
-            .await
+        let (version, labels) = (new.version, new.labels);
+        let (key, by) = (id.to_string(), call.clone());
+        self.change(call, &key, move |tx| match machine::get_for_update(tx, &id)? {
+            Some(there) => {
+                check_version(&there, version)?;
+                may_update(&by, &there, &spec, &labels)?;
+                machine::update_spec(tx, &there, &spec, &labels)
+            }
+            None if version != 0 => Err(not_found(id.as_str()).into()),
+            None => machine::insert(tx, &id, &spec, &labels, &Cause::operator(&by.by.name, REGISTERED, "")),
+        })
+        .await
     }
 
-    pub async fn get_machine(&self, id: &str) -> Result<Machine, Error> {
+    pub async fn get_machine(&self, call: &Arc<Call>, id: &str) -> Result<Machine, Error> {
         let key = MachineId::from_text(required("machine_id", id)?);
-        self.store().read(move |tx| machine::get(tx, &key)).await?.ok_or_else(|| not_found(id))
+        let call = call.clone();
+        self.store().read(move |tx| find(tx, &call, &key)).await
     }
 
-    pub async fn list_machines(&self, request: &PageRequest) -> Result<Page<Machine>, Error> {
+    pub async fn list_machines(&self, call: &Call, request: &PageRequest) -> Result<Page<Machine>, Error> {
         let size = request.size()?;
-        let filter = machine::FILTER.parse(&request.filter)?;
+        let filter = within_scope(call, machine::FILTER.parse(&request.filter)?);
         let after = request.cursor("machines")?;
         let items = self.store().read(move |tx| machine::list(tx, &filter, &after, size + 1)).await?;
         Ok(request.page("machines", items, size, |m| m.id.to_string()))
     }
 
-    pub async fn update_machine(&self, by: &Principal, update: MachineUpdate) -> Result<Machine, Error> {
+    pub async fn update_machine(&self, call: &Arc<Call>, update: MachineUpdate) -> Result<Machine, Error> {
         let id = MachineId::from_text(required("machine.machine_id", &update.id)?);
         let mask = match &update.mask {
             Some(paths) => paths.clone(),
@@ -103,29 +147,30 @@ impl Service {
         };
         // a bad mask is found before anything is read
         apply(&mask, &update, &mut MachineSpec::default(), &mut Labels::new())?;
-        let key = id.to_string();
-        self.store()
-            .write(&by.caller(), &key, move |tx| {
-                let there = machine::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?;
-                check_version(&there, update.version)?;
-                let (mut spec, mut labels) = (there.spec.clone(), there.labels.clone());
-                apply(&mask, &update, &mut spec, &mut labels)?;
-                let spec = spec.normalized()?;
-                check_labels(&labels)?;
-                machine::update_spec(tx, &there, &spec, &labels)
-            })
-            .await
+        let (key, by) = (id.to_string(), call.clone());
+        self.change(call, &key, move |tx| {
+            let there = machine::get_for_update(tx, &id)?.filter(|m| by.sees(m));
+            let there = there.ok_or_else(|| not_found(id.as_str()))?;
+            check_version(&there, update.version)?;
+            let (mut spec, mut labels) = (there.spec.clone(), there.labels.clone());
+            apply(&mask, &update, &mut spec, &mut labels)?;
+            let spec = spec.normalized()?;
+            check_labels(&labels)?;
+            may_update(&by, &there, &spec, &labels)?;
+            machine::update_spec(tx, &there, &spec, &labels)
+        })
+        .await
     }
 
     /// An operator's decision. Repeating it changes nothing.
-    pub async fn set_phase(&self, by: &Principal, id: &str, to: Phase, reason: &str) -> Result<Machine, Error> {
+    pub async fn set_phase(&self, call: &Arc<Call>, id: &str, to: Phase, reason: &str) -> Result<Machine, Error> {
         check_text("reason", reason, COMMENT_MAX)?;
-        let machine = self.get_machine(id).await?;
+        let machine = self.get_machine(call, id).await?;
         let in_cluster = if to == Phase::InService { self.cluster_confirms(&machine).await } else { Ok(()) };
         let id = machine.id;
         let key = id.to_string();
-        let cause = Cause::operator(&by.name, SET_PHASE, reason);
-        self.store().write(&by.caller(), &key, move |tx| move_phase(tx, &id, to, &cause, &in_cluster)).await
+        let cause = Cause::operator(&call.by.name, SET_PHASE, reason);
+        self.change(call, &key, move |tx| move_phase(tx, &id, to, &cause, &in_cluster)).await
     }
 
     /// Asks the machine's cluster whether it is a ready member.

@@ -4,8 +4,10 @@ use crate::RunView;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::machine::Machine;
+use domain::token::Token;
 use domain::{Error, Reason, limits};
 use sha2::{Digest, Sha256};
+use store::audit::Entry;
 use store::execution::Execution;
 
 /// What a list call asks for.
@@ -47,13 +49,26 @@ impl Weigh for RunView {
     fn bytes(&self) -> usize {
         let steps: usize = self.run.steps.iter().map(|s| s.name.len() + s.message.len() + 48).sum();
         let parameters: usize = self.run.parameters.iter().map(|(k, v)| k.len() + v.len() + 8).sum();
-        FIXED_BYTES + steps + parameters + self.why.len() + self.run.error.as_ref().map_or(0, |e| e.message.len())
+        let states = self.why.len() + self.desired.len() + self.observed.len() + self.execution.len();
+        FIXED_BYTES + steps + parameters + states + self.run.error.as_ref().map_or(0, |e| e.message.len())
     }
 }
 
 impl Weigh for Execution {
     fn bytes(&self) -> usize {
         FIXED_BYTES + self.waiting_for.len()
+    }
+}
+
+impl Weigh for Token {
+    fn bytes(&self) -> usize {
+        FIXED_BYTES + self.customer_id.len()
+    }
+}
+
+impl Weigh for Entry {
+    fn bytes(&self) -> usize {
+        FIXED_BYTES + self.target.len() + self.message.len()
     }
 }
 

@@ -1,11 +1,12 @@
 //! Plans: the built-in ones, and those that administrators add. None is ever changed.
 
-use crate::{Principal, Service};
+use crate::change::Answer;
+use crate::{Call, Service};
 use domain::limits::PLANS_BYTES_MAX;
 use domain::plan::Plan;
 use domain::plan_defaults::built_in_plans;
 use domain::{Error, Reason};
-use store::plan;
+use store::{Tx, TxResult, plan};
 
 pub(crate) fn not_found(id: &str) -> Error {
     Error::new(Reason::PlanNotFound, format!("there is no plan {id:?}; 'plan list' shows those there are"))
@@ -16,13 +17,28 @@ pub(crate) fn built_in(id: &str) -> Option<Plan> {
     built_in_plans().into_iter().find(|p| p.id == id)
 }
 
+impl Answer for Plan {
+    fn id(&self) -> String {
+        self.id.clone()
+    }
+
+    fn again(tx: &mut Tx<'_>, id: &str) -> TxResult<Self> {
+        find(tx, id)
+    }
+}
+
+pub(crate) fn find(tx: &mut Tx<'_>, id: &str) -> TxResult<Plan> {
+    let found = match built_in(id) {
+        Some(plan) => Some(plan),
+        None => plan::get(tx, id)?,
+    };
+    Ok(found.ok_or_else(|| not_found(id))?)
+}
+
 impl Service {
     pub async fn get_plan(&self, id: &str) -> Result<Plan, Error> {
         let key = crate::machines::required("plan_id", id)?;
-        if let Some(plan) = built_in(id) {
-            return Ok(plan);
-        }
-        self.store().read(move |tx| plan::get(tx, &key)).await?.ok_or_else(|| not_found(id))
+        self.store().read(move |tx| find(tx, &key)).await
     }
 
     /// All plans, by id.
@@ -34,7 +50,7 @@ impl Service {
     }
 
     /// Adds a plan. The same plan again is no change; the same id with another body is refused.
-    pub async fn create_plan(&self, by: &Principal, new: Plan, source: &'static str) -> Result<Plan, Error> {
+    pub async fn create_plan(&self, call: &Call, new: Plan, source: &'static str) -> Result<Plan, Error> {
         new.validate()?;
         let exists = |there: &Plan, new: &Plan| {
             if there == new {
@@ -50,20 +66,19 @@ impl Service {
             exists(&there, &new)?;
             return Ok(there);
         }
-        let actor = by.name.clone();
+        let actor = call.by.name.clone();
         let key = format!("plan {}", new.id);
-        self.store()
-            .write(&by.caller(), &key, move |tx| {
-                if let Some(there) = plan::get(tx, &new.id)? {
-                    exists(&there, &new)?;
-                } else if plan::total_bytes(tx)? >= PLANS_BYTES_MAX {
-                    let message = format!("the plans take {PLANS_BYTES_MAX} bytes already, which is the limit");
-                    return Err(Error::new(Reason::LimitReached, message).into());
-                } else {
-                    plan::insert(tx, &new, source, &actor)?;
-                }
-                Ok(new.clone())
-            })
-            .await
+        self.change(call, &key, move |tx| {
+            if let Some(there) = plan::get(tx, &new.id)? {
+                exists(&there, &new)?;
+            } else if plan::total_bytes(tx)? >= PLANS_BYTES_MAX {
+                let message = format!("the plans take {PLANS_BYTES_MAX} bytes already, which is the limit");
+                return Err(Error::new(Reason::LimitReached, message).into());
+            } else {
+                plan::insert(tx, &new, source, &actor)?;
+            }
+            Ok(new.clone())
+        })
+        .await
     }
 }

@@ -1,32 +1,51 @@
 //! Runs: read, list, cancel. Starting is in `start_run`, following in `watch` and `logs`.
 
+use crate::change::Answer;
 use crate::machines::required;
+use crate::machines::within_scope;
+use crate::states::{desired_of_run, execution_of_run, observed_of_run};
 use crate::why::why;
-use crate::{Page, PageRequest, Principal, Service};
+use crate::{Call, Page, PageRequest, Service};
 use domain::run::Run;
 use domain::run::RunPhase;
-use domain::{Error, Reason, RunId};
+use domain::{Error, Reason, RunId, Timestamp};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 use store::execution::Execution;
-use store::{Tx, TxResult, execution, run, switch};
+use store::switch::Freeze;
+use store::{Tx, TxResult, execution, machine, run, switch};
 use tokio::time::Instant;
 
-/// A run, and what it waits for right now.
+/// A run, what it waits for right now, and the states beside its phase.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunView {
     pub run: Run,
     pub why: String,
+    pub desired: String,
+    pub observed: String,
+    pub execution: String,
+}
+
+impl RunView {
+    fn new(run: Run, execution: Option<&Execution>, frozen: Option<&Freeze>, now: Timestamp) -> Self {
+        Self {
+            why: why(&run, execution, frozen, now),
+            desired: desired_of_run(&run, execution),
+            observed: observed_of_run(&run, execution),
+            execution: execution_of_run(&run, execution),
+            run,
+        }
+    }
 }
 
 pub(crate) fn view(tx: &mut Tx<'_>, run: Run) -> TxResult<RunView> {
     if run.phase.is_terminal() {
-        return Ok(RunView { run, why: String::new() });
+        return Ok(RunView::new(run, None, None, tx.now()));
     }
     let execution = execution::by_subject(tx, run.id.as_str())?;
     let frozen = switch::frozen(tx)?;
-    let why = why(&run, execution.as_ref(), frozen.as_ref(), tx.now());
-    Ok(RunView { run, why })
+    Ok(RunView::new(run, execution.as_ref(), frozen.as_ref(), tx.now()))
 }
 
 /// The same for a page of them, in a few statements.
@@ -36,8 +55,8 @@ fn views(tx: &mut Tx<'_>, runs: Vec<Run>) -> TxResult<Vec<RunView>> {
     let executions: HashMap<&str, &Execution> = executions.iter().map(|e| (e.subject.as_str(), e)).collect();
     let (frozen, now) = (switch::frozen(tx)?, tx.now());
     let view = |run: Run| {
-        let why = why(&run, executions.get(run.id.as_str()).copied(), frozen.as_ref(), now);
-        RunView { run, why }
+        let execution = executions.get(run.id.as_str()).copied();
+        RunView::new(run, execution, frozen.as_ref(), now)
     };
     Ok(runs.into_iter().map(view).collect())
 }
@@ -49,22 +68,41 @@ pub(crate) fn not_found(id: &str) -> Error {
 /// How long CancelRun waits for the machine to be let go before it answers with the run as it is.
 const CANCEL_WAIT: Duration = Duration::from_secs(5);
 
-impl Service {
-    pub async fn get_run(&self, id: &str) -> Result<RunView, Error> {
-        let key = RunId::from_text(required("run_id", id)?);
-        let found = self
-            .store()
-            .read(move |tx| match run::get(tx, &key)? {
-                Some(run) => view(tx, run).map(Some),
-                None => Ok(None),
-            })
-            .await?;
-        found.ok_or_else(|| not_found(id))
+impl Answer for RunView {
+    fn id(&self) -> String {
+        self.run.id.to_string()
     }
 
-    pub async fn list_runs(&self, request: &PageRequest) -> Result<Page<RunView>, Error> {
+    fn again(tx: &mut Tx<'_>, id: &str) -> TxResult<Self> {
+        let run = run::get(tx, &RunId::from_text(id))?.ok_or_else(|| not_found(id))?;
+        view(tx, run)
+    }
+}
+
+/// The run, if it is on a machine of the caller's. What is not is not there.
+pub(crate) fn find(tx: &mut Tx<'_>, call: &Call, id: &RunId) -> TxResult<Run> {
+    let run = run::get(tx, id)?.ok_or_else(|| not_found(id.as_str()))?;
+    if call.by.is_scoped() && !machine::get(tx, &run.machine_id)?.is_some_and(|m| call.sees(&m)) {
+        return Err(not_found(id.as_str()).into());
+    }
+    Ok(run)
+}
+
+impl Service {
+    pub async fn get_run(&self, call: &Arc<Call>, id: &str) -> Result<RunView, Error> {
+        let key = RunId::from_text(required("run_id", id)?);
+        let call = call.clone();
+        self.store()
+            .read(move |tx| {
+                let run = find(tx, &call, &key)?;
+                view(tx, run)
+            })
+            .await
+    }
+
+    pub async fn list_runs(&self, call: &Call, request: &PageRequest) -> Result<Page<RunView>, Error> {
         let size = request.size()?;
-        let filter = run::FILTER.parse(&request.filter)?;
+        let filter = within_scope(call, run::FILTER.parse(&request.filter)?);
         let before = request.cursor("runs")?;
         let items = self
             .store()
@@ -78,36 +116,36 @@ impl Service {
 
     /// Asks an active run to stop, and waits a moment for it. A canceled run is returned as it is; one
     /// that succeeded or failed is refused.
-    pub async fn cancel_run(&self, by: &Principal, id: &str) -> Result<RunView, Error> {
+    pub async fn cancel_run(&self, call: &Arc<Call>, id: &str) -> Result<RunView, Error> {
         let run_id = RunId::from_text(required("run_id", id)?);
-        let (engine, actor, text) = (self.engine().clone(), by.name.clone(), id.to_owned());
-        let machine = self.get_run(id).await?.run.machine_id;
-        let key = machine.to_string();
-        self.store()
-            .write(&by.caller(), &key, move |tx| {
-                // the machine's row first, as everywhere
-                store::machine::get_for_update(tx, &machine)?;
-                let run = run::get(tx, &run_id)?.ok_or_else(|| not_found(&text))?;
-                match run.phase {
-                    RunPhase::Canceled => return Ok(()),
-                    RunPhase::Succeeded | RunPhase::Failed => return Err(ended(&run).into()),
-                    RunPhase::Pending | RunPhase::Running => {}
-                }
-                let execution = execution::by_subject(tx, run.id.as_str())?;
-                let execution = execution.ok_or_else(|| Error::internal(format!("run {} has no execution", run.id)))?;
-                engine.request_cancel(tx, &execution, &actor, "")
-            })
-            .await?;
-        self.wait_until_ended(id, CANCEL_WAIT).await
+        let (engine, actor, text) = (self.engine().clone(), call.by.name.clone(), id.to_owned());
+        let machine_id = self.get_run(call, id).await?.run.machine_id;
+        let key = machine_id.to_string();
+        self.change(call, &key, move |tx| {
+            // the machine's row first, as everywhere
+            machine::get_for_update(tx, &machine_id)?;
+            let run = run::get(tx, &run_id)?.ok_or_else(|| not_found(&text))?;
+            match run.phase {
+                RunPhase::Canceled => return view(tx, run),
+                RunPhase::Succeeded | RunPhase::Failed => return Err(ended(&run).into()),
+                RunPhase::Pending | RunPhase::Running => {}
+            }
+            let execution = execution::by_subject(tx, run.id.as_str())?;
+            let execution = execution.ok_or_else(|| Error::internal(format!("run {} has no execution", run.id)))?;
+            engine.request_cancel(tx, &execution, &actor, "")?;
+            view(tx, run)
+        })
+        .await?;
+        self.wait_until_ended(call, id, CANCEL_WAIT).await
     }
 
     /// The run once it has ended, or as it is when the time is up.
-    async fn wait_until_ended(&self, id: &str, within: Duration) -> Result<RunView, Error> {
+    async fn wait_until_ended(&self, call: &Arc<Call>, id: &str, within: Duration) -> Result<RunView, Error> {
         let deadline = Instant::now() + within;
         let mut grew = self.store().signals().log_grew();
         loop {
             grew.borrow_and_update();
-            let view = self.get_run(id).await?;
+            let view = self.get_run(call, id).await?;
             if view.run.phase.is_terminal() || Instant::now() >= deadline {
                 return Ok(view);
             }

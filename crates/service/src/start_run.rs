@@ -2,17 +2,19 @@
 
 use crate::machines::{no_active_run, required};
 use crate::runs::{RunView, view};
-use crate::{Principal, Service, machines, plans};
+use crate::{Call, Service, machines, plans};
 use domain::limits;
 use domain::machine::{Machine, check_text, may_start_run};
-use domain::plan::{Plan, Step};
+use domain::plan::{Plan, Step, StepKind};
 use domain::plan_defaults::{default_plan_id, tailored};
 use domain::run::{REQUESTED, RunChange, RunType, START_WITHIN};
+use domain::token::Role;
 use domain::{Error, ExecutionId, MachineId, Reason, RunId};
 use provider::Providers;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use store::execution::{self, NewExecution};
-use store::{Cause, Tx, TxResult, idempotency, machine, plan, run};
+use store::{Cause, Tx, TxResult, idempotency, machine, run};
 use workflow::{RUN_WORKFLOW, RUN_WORKFLOW_VERSION};
 
 #[derive(Clone, Debug, Default)]
@@ -62,20 +64,23 @@ impl StartRun {
 
 impl Service {
     /// Starts a run and returns at once. The same request again returns the run it started.
-    pub async fn start_run(&self, by: &Principal, request: StartRun) -> Result<RunView, Error> {
+    pub async fn start_run(&self, call: &Arc<Call>, request: StartRun) -> Result<RunView, Error> {
         let run_type = request.checked_type()?;
+        if !request.override_reason.is_empty() {
+            call.needs(Role::Admin, "override_reason")?;
+        }
         let new = NewRun {
             run_id: RunId::generate(self.store().ambient().uuid()),
             execution_id: ExecutionId::generate(self.store().ambient().uuid()),
             machine_id: MachineId::from_text(request.machine_id.clone()),
             run_type,
             fingerprint: request.fingerprint(),
-            actor: by.name.clone(),
+            call: call.clone(),
             providers: self.inner.providers.clone(),
             request,
         };
         let key = new.machine_id.to_string();
-        self.store().write(&by.caller(), &key, move |tx| new.start(tx)).await
+        self.change(call, &key, move |tx| new.start(tx)).await
     }
 }
 
@@ -85,7 +90,7 @@ struct NewRun {
     machine_id: MachineId,
     run_type: Option<RunType>,
     fingerprint: String,
-    actor: String,
+    call: Arc<Call>,
     providers: Providers,
     request: StartRun,
 }
@@ -93,13 +98,15 @@ struct NewRun {
 impl NewRun {
     fn start(&self, tx: &mut Tx<'_>) -> TxResult<RunView> {
         let id = &self.machine_id;
-        let machine = machine::get_for_update(tx, id)?.ok_or_else(|| machines::not_found(id.as_str()))?;
+        let machine = machine::get_for_update(tx, id)?.filter(|m| self.call.sees(m));
+        let machine = machine.ok_or_else(|| machines::not_found(id.as_str()))?;
         if let Some(known) = self.replay(tx)? {
             return Ok(known);
         }
         no_active_run(&machine)?;
         self.check_phase(&machine)?;
         let plan = self.plan(tx, &machine)?;
+        self.may_use(&machine, &plan)?;
         let steps = plan.resolve(&self.request.parameters, &machine.spec.target_cluster_ref)?;
         self.providers.check(machine.spec.provider_name(&machine.labels), &steps)?;
         self.insert(tx, &machine, &plan, &steps)
@@ -149,11 +156,34 @@ impl NewRun {
             (id, Some(run_type)) if id.is_empty() => default_plan_id(run_type, has_cluster).to_owned(),
             (id, _) => id.clone(),
         };
-        let found = match plans::built_in(&id) {
-            Some(plan) => Some(plan),
-            None => plan::get(tx, &id)?,
+        Ok(tailored(plans::find(tx, &id)?, has_cluster))
+    }
+
+    /// Parameters must not be a way around what only an administrator may put into a plan, nor out of a
+    /// customer's scope.
+    fn may_use(&self, machine: &Machine, plan: &Plan) -> Result<(), Error> {
+        let given = |name: &str| self.request.parameters.get(name);
+        let has = |f: fn(&StepKind) -> bool| plan.steps.iter().any(|s| f(&s.kind));
+        if given("command").is_some() && has(|k| matches!(k, StepKind::Ssh { .. })) {
+            self.call.needs(Role::Admin, "parameters.command")?;
+        }
+        if !self.call.by.is_scoped() {
+            return Ok(());
+        }
+        let foreign = |what: &str| {
+            let message = format!("machine {}: {what} is not for a token of one customer", machine.id);
+            Err(Error::new(Reason::OutOfScope, message))
         };
-        Ok(tailored(found.ok_or_else(|| plans::not_found(&id))?, has_cluster))
+        if given("cluster_ref").is_some_and(|c| *c != machine.spec.target_cluster_ref) {
+            return foreign("another cluster than the machine's own");
+        }
+        if given("user_data_ref").is_some() {
+            return foreign("parameters.user_data_ref");
+        }
+        if has(|k| matches!(k, StepKind::Rma { .. })) {
+            return foreign("returning hardware");
+        }
+        Ok(())
     }
 
     fn insert(&self, tx: &mut Tx<'_>, machine: &Machine, plan: &Plan, steps: &[Step]) -> TxResult<RunView> {
@@ -169,7 +199,8 @@ impl NewRun {
             "" => String::new(),
             reason => format!("override: {reason}"),
         };
-        let run = run::insert(tx, &self.run_id, &change, steps, &Cause::operator(&self.actor, REQUESTED, &comment))?;
+        let run =
+            run::insert(tx, &self.run_id, &change, steps, &Cause::operator(&self.call.by.name, REQUESTED, &comment))?;
         machine::set_hold(tx, machine, Some(&self.run_id), &machine.conditions)?;
         execution::insert(
             tx,

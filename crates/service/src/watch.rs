@@ -1,7 +1,9 @@
 //! WatchRuns: every change in order, resumable by sequence. The reader pulls: a slow one lags, holds
 //! nobody up and costs no memory.
 
-use crate::Service;
+use crate::scope::InScope;
+use crate::standing::OpenStream;
+use crate::{Call, Service};
 use domain::filter::Filter;
 use domain::run::Run;
 use domain::{Error, Reason, RunId};
@@ -17,6 +19,9 @@ const PAGE: usize = 500;
 
 struct Watch {
     service: Service,
+    call: Arc<Call>,
+    _place: OpenStream,
+    scope: InScope,
     filter: Filter,
     /// The one run that is watched, if the filter names one.
     only: Option<RunId>,
@@ -40,15 +45,20 @@ impl Service {
     /// runs that are not terminal (or of the one run named) and follows from there.
     pub async fn watch_runs(
         &self,
+        call: &Arc<Call>,
         filter: &str,
         after: Option<u64>,
     ) -> Result<impl Stream<Item = Result<RunEvent, Error>> + Send + use<>, Error> {
         let filter = run::WATCH_FILTER.parse(filter)?;
         let only = filter.pins("run_id").map(RunId::from_text);
-        let (wanted, one) = (filter.clone(), only.clone());
-        let first = self.store().snapshot(move |tx| begin(tx, &wanted, one.as_ref(), after)).await?;
+        let (wanted, one, by) = (filter.clone(), only.clone(), call.clone());
+        let place = call.by.standing.open_stream()?;
+        let first = self.store().snapshot(move |tx| begin(tx, &by, &wanted, one.as_ref(), after)).await?;
         let watch = Watch {
             service: self.clone(),
+            call: call.clone(),
+            _place: place,
+            scope: InScope::new(call),
             filter,
             only,
             cursor: first.cursor,
@@ -68,7 +78,7 @@ struct First {
 }
 
 /// Read in one transaction, so that nothing falls between the snapshots and what follows.
-fn begin(tx: &mut Tx<'_>, filter: &Filter, only: Option<&RunId>, after: Option<u64>) -> TxResult<First> {
+fn begin(tx: &mut Tx<'_>, call: &Call, filter: &Filter, only: Option<&RunId>, after: Option<u64>) -> TxResult<First> {
     let range = log_range(tx)?;
     if let Some(after) = after {
         check_range(after, range)?;
@@ -76,10 +86,13 @@ fn begin(tx: &mut Tx<'_>, filter: &Filter, only: Option<&RunId>, after: Option<u
     let Some(id) = only else {
         return Ok(match after {
             Some(cursor) => First { events: VecDeque::new(), cursor, ended: false },
-            None => First { events: present(tx, filter, range)?.into(), cursor: range.head, ended: false },
+            None => First { events: present(tx, call, filter, range)?.into(), cursor: range.head, ended: false },
         });
     };
-    let run = run::get(tx, id)?.filter(|r| matches(filter, r)).ok_or_else(|| crate::runs::not_found(id.as_str()))?;
+    let run = crate::runs::find(tx, call, id)?;
+    if !matches(filter, &run) {
+        return Err(crate::runs::not_found(id.as_str()).into());
+    }
     let ended = run.phase.is_terminal();
     let events = match after {
         // one run's history is read from its own rows, whatever else the log holds
@@ -94,17 +107,19 @@ fn snapshot(tx: &Tx<'_>, range: LogRange, run: Run) -> RunEvent {
     RunEvent { sequence: range.head, at: tx.now(), run: Arc::new(run), message }
 }
 
-fn present(tx: &mut Tx<'_>, filter: &Filter, range: LogRange) -> TxResult<Vec<RunEvent>> {
+fn present(tx: &mut Tx<'_>, call: &Call, filter: &Filter, range: LogRange) -> TxResult<Vec<RunEvent>> {
     let mut events: Vec<RunEvent> = Vec::new();
     let mut last = String::new();
+    let mut scope = InScope::new(call);
     loop {
         let page = run::list_active(tx, &last, PAGE)?;
         let full = page.len() == PAGE;
         if let Some(run) = page.last() {
             last = run.id.to_string();
         }
-        let wanted = page.into_iter().filter(|r| matches(filter, r));
-        events.extend(wanted.map(|r| snapshot(tx, range, r)).collect::<Vec<_>>());
+        let wanted: Vec<Run> = page.into_iter().filter(|r| matches(filter, r)).collect();
+        scope.learn(tx, wanted.iter().map(|r| &r.machine_id))?;
+        events.extend(wanted.into_iter().filter(|r| scope.has(&r.machine_id)).map(|r| snapshot(tx, range, r)));
         if events.len() > SNAPSHOTS_MAX {
             let message = format!("more than {SNAPSHOTS_MAX} runs are active: watch with a filter, or from a sequence");
             return Err(Error::new(Reason::LimitReached, message).into());
@@ -142,14 +157,17 @@ impl Watch {
             let (events, cursor) = self.service.inner.feed.after(self.cursor).await?;
             let moved = cursor > self.cursor;
             self.cursor = cursor;
-            self.ready.extend(events.into_iter().filter(|e| matches(&self.filter, &e.run)));
+            let wanted = events.into_iter().filter_map(|e| e.run).filter(|e| matches(&self.filter, &e.run));
+            let wanted: Vec<RunEvent> = wanted.collect();
+            self.scope.look(self.service.store(), wanted.iter().map(|e| &e.run.machine_id)).await?;
+            self.ready.extend(wanted.into_iter().filter(|e| self.scope.has(&e.run.machine_id)));
             self.ended = self.only.is_some() && self.ready.back().is_some_and(|e| e.run.phase.is_terminal());
             if moved {
                 continue;
             }
             tokio::select! {
                 changed = head.changed() => changed.map_err(|_| closing())?,
-                () = self.service.inner.closing.cancelled() => return Err(closing()),
+                error = self.service.over(&self.call) => return Err(error),
             }
         }
     }

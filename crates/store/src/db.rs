@@ -190,6 +190,10 @@ pub(crate) trait Connection: Send {
     /// Numbers and writes the log rows, then commits: sequence order is commit order.
     fn commit(&mut self, log: &[NewLogRow]) -> Result<(), DbError>;
     fn rollback(&mut self);
+    /// Whether the last failure was that the connection had been closed.
+    fn broke(&self) -> bool {
+        false
+    }
     /// Lets a rival go first after a collision: waits for a random while, longer each time.
     fn give_way(&mut self, collisions: u32);
     /// Refuses to write while this is on, where one connection serves readers and writers.

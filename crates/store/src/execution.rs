@@ -335,7 +335,7 @@ pub fn open_of_subjects(tx: &mut Tx<'_>, subjects: &[String]) -> TxResult<Vec<Ex
 
 /// Newest first, before `before` (all, when empty).
 pub fn list(tx: &mut Tx<'_>, filter: &Filter, before: &str, limit: usize) -> TxResult<Vec<Execution>> {
-    let mut clause = Where::new(vec![Val::from(if before.is_empty() { "~" } else { before })]);
+    let mut clause = Where::before(before);
     clause.and(filter, &|field| match field {
         "execution_id" => "execution_id",
         "subject" => "subject",

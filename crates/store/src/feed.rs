@@ -1,4 +1,4 @@
-//! Following runs: one tail of the log for the whole process, folded once, shared by every watcher. A
+//! Following the log: one tail for the whole process, its runs folded once, shared by every watcher. A
 //! watcher that falls behind what is kept in memory reads from the database: it lags, it never loses.
 
 use crate::error::{DbError, DbFailure, Failure, TxResult};
@@ -7,7 +7,7 @@ use crate::run;
 use crate::store::Store;
 use crate::tx::Tx;
 use domain::run::Run;
-use domain::{Error, RunId, Timestamp};
+use domain::{Error, MachineId, RunId, Timestamp};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -22,6 +22,24 @@ pub struct RunEvent {
     pub message: String,
 }
 
+/// One row of the log; for a run's, with the run as it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogEvent {
+    pub row: Arc<LogRow>,
+    pub run: Option<RunEvent>,
+}
+
+impl LogEvent {
+    /// The machine whose doing or fate this is, if it is any machine's.
+    pub fn machine_id(&self) -> Option<MachineId> {
+        match (&self.run, self.row.entity_kind.as_str()) {
+            (Some(event), _) => Some(event.run.machine_id.clone()),
+            (None, "machine" | "condition") => Some(MachineId::from_text(self.row.subject.clone())),
+            (None, _) => None,
+        }
+    }
+}
+
 /// Events kept in memory for those who follow closely.
 const RING_MAX: usize = 2048;
 /// Folded runs kept by the tail; any other is folded again when it moves.
@@ -34,7 +52,7 @@ const IDLE: Duration = Duration::from_secs(5);
 /// Pause after the database failed.
 const TROUBLE: Duration = Duration::from_secs(1);
 
-pub struct RunFeed {
+pub struct Feed {
     store: Store,
     ring: Mutex<Ring>,
     head: watch::Sender<u64>,
@@ -46,11 +64,11 @@ struct Ring {
     after: u64,
     /// … up to this one.
     up_to: u64,
-    events: VecDeque<RunEvent>,
+    events: VecDeque<LogEvent>,
 }
 
-impl RunFeed {
-    /// Begins at the present head. [`RunFeed::tail`] must run for events to arrive.
+impl Feed {
+    /// Begins at the present head. [`Feed::tail`] must run for events to arrive.
     pub async fn new(store: Store) -> Result<Arc<Self>, Error> {
         let head = store.read(log::range).await?.head;
         let ring = Ring { after: head, up_to: head, events: VecDeque::new() };
@@ -92,13 +110,13 @@ impl RunFeed {
         }
     }
 
-    fn publish(&self, events: Vec<RunEvent>, up_to: u64) {
+    fn publish(&self, events: Vec<LogEvent>, up_to: u64) {
         let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         ring.events.extend(events);
         ring.up_to = up_to;
         while ring.events.len() > RING_MAX {
             if let Some(gone) = ring.events.pop_front() {
-                ring.after = gone.sequence;
+                ring.after = gone.row.sequence;
             }
         }
         drop(ring);
@@ -106,7 +124,7 @@ impl RunFeed {
     }
 
     /// The events after a sequence (some of them, in order), and where to go on.
-    pub async fn after(&self, sequence: u64) -> Result<(Vec<RunEvent>, u64), Error> {
+    pub async fn after(&self, sequence: u64) -> Result<(Vec<LogEvent>, u64), Error> {
         if let Some(found) = self.recent(sequence) {
             return Ok(found);
         }
@@ -114,15 +132,15 @@ impl RunFeed {
         Ok((batch.events, batch.up_to))
     }
 
-    fn recent(&self, sequence: u64) -> Option<(Vec<RunEvent>, u64)> {
+    fn recent(&self, sequence: u64) -> Option<(Vec<LogEvent>, u64)> {
         let ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
         if sequence < ring.after {
             return None;
         }
-        let start = ring.events.partition_point(|e| e.sequence <= sequence);
-        let events: Vec<RunEvent> = ring.events.iter().skip(start).take(BATCH).cloned().collect();
+        let start = ring.events.partition_point(|e| e.row.sequence <= sequence);
+        let events: Vec<LogEvent> = ring.events.iter().skip(start).take(BATCH).cloned().collect();
         let up_to = if events.len() == BATCH {
-            events.last().map_or(sequence, |e| e.sequence)
+            events.last().map_or(sequence, |e| e.row.sequence)
         } else {
             ring.up_to.max(sequence)
         };
@@ -131,7 +149,7 @@ impl RunFeed {
 }
 
 struct Batch {
-    events: Vec<RunEvent>,
+    events: Vec<LogEvent>,
     up_to: u64,
     folds: HashMap<RunId, Run>,
 }
@@ -144,16 +162,18 @@ fn read_events(tx: &mut Tx<'_>, after: u64, mut folds: HashMap<RunId, Run>) -> T
     {
         return Err(DbError::Defect(format!("the log jumps from {after} to {}", first.sequence)).into());
     }
-    let mut events = Vec::new();
-    for row in rows.iter().filter(|row| run::is_run_row(row)) {
-        match event(tx, row, &mut folds) {
-            Ok(event) => events.push(event),
+    let mut events = Vec::with_capacity(rows.len());
+    for row in rows {
+        let run = match run::is_run_row(&row).then(|| event(tx, &row, &mut folds)).transpose() {
+            Ok(run) => run,
             // one row that does not fold must not silence all the others
             Err(Failure::Db(DbFailure(DbError::Defect(m)))) => {
-                tracing::error!(sequence = row.sequence, error = %m, "a log row does not fold")
+                tracing::error!(sequence = row.sequence, error = %m, "a log row does not fold");
+                None
             }
             Err(e) => return Err(e),
-        }
+        };
+        events.push(LogEvent { row: Arc::new(row), run });
     }
     if folds.len() > FOLDS_MAX {
         folds.clear();

@@ -14,6 +14,12 @@ impl Where {
         Self { sql: String::new(), params: first }
     }
 
+    /// For lists of ids with the newest first: `$1` is the id to go on before; empty: from the newest.
+    pub fn before(id: &str) -> Self {
+        // '~' sorts behind every id
+        Self::new(vec![Val::from(if id.is_empty() { "~" } else { id })])
+    }
+
     fn param(&mut self, value: impl Into<Val>) -> String {
         self.params.push(value.into());
         format!("${}", self.params.len())

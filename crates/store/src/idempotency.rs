@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 
 crate::statements! {
     FIND = "SELECT fingerprint, answer FROM idempotency WHERE scope = $1 AND request_key = $2";
+    FORGET = "DELETE FROM idempotency WHERE scope = $1 AND at < $2";
     INSERT = "INSERT INTO idempotency(scope, request_key, fingerprint, answer, at) VALUES ($1, $2, $3, $4, $5)";
 }
 
@@ -30,12 +31,19 @@ pub fn remember(tx: &mut Tx<'_>, scope: &str, key: &str, fingerprint: &str, answ
     Ok(())
 }
 
+/// Drops the keys of a scope that are older than that.
+pub fn forget(tx: &mut Tx<'_>, scope: &str, older_than: domain::Timestamp) -> TxResult<()> {
+    tx.exec(FORGET, params![scope, older_than])?;
+    Ok(())
+}
+
 /// Equal for equal requests. Each part is preceded by its length, so that parts cannot run together.
-pub fn fingerprint<'a>(parts: impl IntoIterator<Item = &'a str>) -> String {
+pub fn fingerprint<T: AsRef<[u8]>>(parts: impl IntoIterator<Item = T>) -> String {
     let mut hash = Sha256::new();
     for part in parts {
+        let part = part.as_ref();
         hash.update((part.len() as u64).to_be_bytes());
-        hash.update(part.as_bytes());
+        hash.update(part);
     }
     hash.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -17,6 +17,7 @@ macro_rules! statements {
 pub(crate) use statements;
 
 mod ambient;
+pub mod audit;
 mod backup;
 mod codec;
 mod db;
@@ -47,7 +48,7 @@ mod writer;
 pub use ambient::{Ambient, SystemAmbient};
 pub use backup::{backup, restore};
 pub use error::{Failure, TxResult, is_fenced};
-pub use feed::{RunEvent, RunFeed};
+pub use feed::{Feed, LogEvent, RunEvent};
 pub use log::{LogRange, LogRow, after as log_after, of_subject as log_of_subject, range as log_range};
 #[doc(hidden)]
 pub use prepare::prepare_all;

@@ -18,6 +18,8 @@ pub(crate) struct Postgres {
     pending: String,
     /// A transaction lives and dies with its connection: no other takes its place half-way.
     in_transaction: bool,
+    /// Whether the last failure found the connection closed, rather than silent.
+    broke: bool,
     read_only: bool,
 }
 
@@ -50,6 +52,7 @@ impl Postgres {
             statements: HashMap::new(),
             pending: String::new(),
             in_transaction: false,
+            broke: false,
             read_only,
         })
     }
@@ -86,6 +89,7 @@ impl Postgres {
     /// After silence the connection is of no use: what comes next must not be taken for the late answer.
     fn heard<T>(&mut self, result: Result<T, DbError>) -> Result<T, DbError> {
         if matches!(result, Err(DbError::Away(_))) {
+            self.broke = self.client.as_ref().is_some_and(Client::is_closed);
             self.forget();
         }
         result
@@ -122,6 +126,7 @@ impl Postgres {
     }
 
     fn begin(&mut self, sql: &str) -> Result<(), DbError> {
+        self.broke = false;
         self.connect()?;
         sql.clone_into(&mut self.pending);
         self.in_transaction = true;
@@ -152,6 +157,22 @@ impl Postgres {
             flushed.map_err(|e| classify(&e))?;
             committed.map_err(|e| classify(&e))
         })
+    }
+
+    fn query(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row>, DbError> {
+        let statement = self.statement(sql)?;
+        let pending = std::mem::take(&mut self.pending);
+        let client = self.client.as_ref().ok_or_else(gone)?;
+        let refs = refs(params);
+        let rows = wait(&self.runtime, async {
+            if pending.is_empty() {
+                return client.query(&statement, &refs).await.map_err(|e| classify(&e));
+            }
+            let (first, second) = futures::join!(client.batch_execute(&pending), client.query(&statement, &refs));
+            first.map_err(|e| classify(&e))?;
+            second.map_err(|e| classify(&e))
+        });
+        self.heard(rows)?.iter().map(row_values).collect()
     }
 
     /// Runs commands without parameters now.
@@ -272,19 +293,16 @@ impl Connection for Postgres {
     }
 
     fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row>, DbError> {
-        let statement = self.statement(sql)?;
-        let pending = std::mem::take(&mut self.pending);
-        let client = self.client.as_ref().ok_or_else(gone)?;
-        let refs = refs(params);
-        let rows = wait(&self.runtime, async {
-            if pending.is_empty() {
-                return client.query(&statement, &refs).await.map_err(|e| classify(&e));
-            }
-            let (first, second) = futures::join!(client.batch_execute(&pending), client.query(&statement, &refs));
-            first.map_err(|e| classify(&e))?;
-            second.map_err(|e| classify(&e))
-        });
-        self.heard(rows)?.iter().map(row_values).collect()
+        self.broke = false;
+        match self.query(sql, params) {
+            // that it broke since its last use says nothing about the database: to read again is safe
+            Err(DbError::Away(_)) if self.broke && self.read_only && !self.in_transaction => self.query(sql, params),
+            result => result,
+        }
+    }
+
+    fn broke(&self) -> bool {
+        self.broke
     }
 
     fn begin_write(&mut self) -> Result<(), DbError> {

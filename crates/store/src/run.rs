@@ -1,7 +1,7 @@
 //! Runs in the store. The row is what [`Run::apply`] makes of the log; both are written together.
 
 use crate::codec::{self, RunStatusRow, from_json, to_json};
-use crate::db::{Row, Val, params};
+use crate::db::{Row, params};
 use crate::error::{DbError, Failure, TxResult};
 use crate::feed::RunEvent;
 use crate::filter_sql::Where;
@@ -30,6 +30,7 @@ pub const FILTER: Schema = Schema {
         Field::one_of("type", TYPES),
         Field::text("plan_id"),
         Field::one_of("phase", &["PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELED"]),
+        Field::text("customer_id"),
     ],
     labels: false,
 };
@@ -99,8 +100,7 @@ pub fn get_with_steps(tx: &mut Tx<'_>, id: &RunId) -> TxResult<Option<(Run, Vec<
 
 /// Runs, newest first, before `before` (all, when empty).
 pub fn list(tx: &mut Tx<'_>, filter: &Filter, before: &str, limit: usize) -> TxResult<Vec<Run>> {
-    // '~' sorts behind every id
-    let mut clause = Where::new(vec![Val::from(if before.is_empty() { "~" } else { before })]);
+    let mut clause = Where::before(before);
     clause.and(filter, &|field| match field {
         "run_id" => "run_id",
         "machine_id" => "machine_id",
@@ -108,6 +108,7 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, before: &str, limit: usize) -> TxR
         "type" => "type",
         "plan_id" => "plan_id",
         "phase" => "phase",
+        "customer_id" => "(SELECT m.customer_id FROM machines m WHERE m.machine_id = runs.machine_id)",
         _ => "NULL",
     });
     let sql = format!("{LIST}{} ORDER BY run_id DESC LIMIT {limit}", clause.sql);

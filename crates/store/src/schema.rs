@@ -78,13 +78,34 @@ const MIGRATIONS: &[&[&str]] = &[&[
     "CREATE TABLE tokens(
         token_id {key} PRIMARY KEY, hash {key} NOT NULL UNIQUE, prefix TEXT NOT NULL, name TEXT NOT NULL, role TEXT NOT NULL,
         created_at BIGINT NOT NULL)",
+], &[
+    "ALTER TABLE tokens ADD COLUMN customer_id TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE tokens ADD COLUMN state TEXT NOT NULL DEFAULT 'active'",
+    "ALTER TABLE tokens ADD COLUMN version BIGINT NOT NULL DEFAULT 1",
+    "ALTER TABLE tokens ADD COLUMN created_by TEXT NOT NULL DEFAULT 'system'",
+    "ALTER TABLE tokens ADD COLUMN expires_at BIGINT",
+    "ALTER TABLE tokens ADD COLUMN revoked_at BIGINT",
+    "ALTER TABLE tokens ADD COLUMN revoked_by TEXT NOT NULL DEFAULT ''",
+    "CREATE TABLE audit(
+        number {serial}, at BIGINT NOT NULL, actor {key} NOT NULL, token_id {key} NOT NULL, role TEXT NOT NULL, call {key} NOT NULL,
+        target {key} NOT NULL, outcome {key} NOT NULL, code TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL,
+        request_id {key} NOT NULL, count BIGINT NOT NULL)",
+    "CREATE INDEX audit_by_target ON audit(target, number)",
+    "CREATE INDEX audit_by_actor ON audit(actor, number)",
+    "CREATE INDEX idempotency_by_age ON idempotency(scope, at)",
 ]];
 
 /// `{key}`: text compared byte by byte, so that keyset paging has one order on both databases.
 fn spell(sql: &str, dialect: Dialect) -> String {
     match dialect {
-        Dialect::Sqlite => sql.replace("{key}", "TEXT").replace("{bytes}", "BLOB"),
-        Dialect::Postgres => sql.replace("{key}", "TEXT COLLATE \"C\"").replace("{bytes}", "BYTEA"),
+        Dialect::Sqlite => sql
+            .replace("{key}", "TEXT")
+            .replace("{bytes}", "BLOB")
+            .replace("{serial}", "INTEGER PRIMARY KEY AUTOINCREMENT"),
+        Dialect::Postgres => sql
+            .replace("{key}", "TEXT COLLATE \"C\"")
+            .replace("{bytes}", "BYTEA")
+            .replace("{serial}", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
     }
 }
 

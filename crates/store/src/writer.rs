@@ -81,7 +81,12 @@ pub(crate) fn run_batch(
     mut batch: Vec<Box<dyn Job>>,
 ) {
     batch.sort_by_key(|job| job.key());
-    match attempt(connection, ambient, signals, &mut batch) {
+    let mut outcome = attempt(connection, ambient, signals, &mut batch);
+    // that it broke since its last use says nothing about the database, and nothing was committed
+    if connection.broke() && matches!(&outcome, Err(Failure::Db(DbFailure(DbError::Away(_))))) {
+        outcome = attempt(connection, ambient, signals, &mut batch);
+    }
+    match outcome {
         Ok(()) => {}
         Err(e) if e.retry_batch() => {
             connection.give_way(0);

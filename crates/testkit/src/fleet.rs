@@ -6,7 +6,7 @@ use crate::ambient::VirtualAmbient;
 use crate::postgres;
 use engine::{Engine, EngineOptions, JournalObserver};
 use provider::Providers;
-use service::{NewMachine, Principal, Service, StartRun};
+use service::{Call, CallerLimits, NewMachine, Service, StartRun};
 use sim::SimFleet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -74,7 +74,9 @@ impl Fleet {
     }
 
     pub async fn service(&self, engine: &Engine) -> Service {
-        Service::new(self.store.clone(), engine.clone(), self.providers()).await.expect("the service starts")
+        Service::new(self.store.clone(), engine.clone(), self.providers(), CallerLimits::default())
+            .await
+            .expect("the service starts")
     }
 }
 
@@ -111,8 +113,9 @@ pub fn start(machine: &str, run_type: &str, request: &str) -> StartRun {
     }
 }
 
-pub fn admin() -> Principal {
-    Principal::system()
+/// A call of the server's own, which may do anything.
+pub fn admin() -> Arc<Call> {
+    Call::system()
 }
 
 /// Looks until the condition holds; a bound, not a verdict about time.

@@ -6,6 +6,7 @@ use domain::machine::Phase;
 use domain::run::RunPhase;
 use domain::stage::{FailureClass, StageDecl, Unwind};
 use domain::step::StepState;
+use domain::token::TokenState;
 use std::fmt::Write as _;
 
 const HEAD: &str = "# Lifecycles
@@ -33,6 +34,11 @@ pub fn document() -> String {
         "Step",
         "A retry is a move from RUNNING to RUNNING, so that it is on record. At a cancel the step in flight becomes \
          FAILED with the message \"canceled\"; steps never reached stay WAITING.",
+    );
+    section::<TokenState>(
+        &mut page,
+        "Token",
+        "Expiry is not a state: it is read off the clock. A revoked token never opens a door again.",
     );
     failures(&mut page);
     stages(&mut page);
@@ -104,6 +110,7 @@ pub fn verdicts() -> String {
     product::<Phase>(&mut lines);
     product::<RunPhase>(&mut lines);
     product::<StepState>(&mut lines);
+    product::<TokenState>(&mut lines);
     lines
 }
 

@@ -74,7 +74,7 @@ async fn begin(service: &Service, run_type: &str) -> RunView {
 
 async fn until_ended(service: &Service, run: &str) -> RunView {
     eventually("the run ends", || async {
-        let view = service.get_run(run).await.expect("reads");
+        let view = service.get_run(&admin(), run).await.expect("reads");
         view.run.phase.is_terminal().then_some(view)
     })
     .await
@@ -117,7 +117,7 @@ async fn finish(service: &Service, fleet: &Fleet, run: &str, run_type: &str, poi
     let id = ended.run.id.clone();
     let folds = fleet.store.snapshot(move |tx| store::run::check_fold(tx, &id)).await.expect("reads");
     assert_eq!(folds, Ok(()), "{point}");
-    let machine = service.get_machine("m-1").await.expect("reads");
+    let machine = service.get_machine(&admin(), "m-1").await.expect("reads");
     assert_eq!(machine.active_run, None, "{point}: the machine is let go");
 }
 

@@ -12,7 +12,7 @@ use testkit::fleet::{Database, Fleet, admin, eventually, labelled, machine, quic
 
 async fn until_ended(service: &Service, run: &str) -> RunView {
     eventually("the run ends", || async {
-        let view = service.get_run(run).await.expect("reads");
+        let view = service.get_run(&admin(), run).await.expect("reads");
         view.run.phase.is_terminal().then_some(view)
     })
     .await
@@ -20,7 +20,7 @@ async fn until_ended(service: &Service, run: &str) -> RunView {
 
 async fn until_running(service: &Service, run: &str, step: &str) {
     eventually("the step runs", || async {
-        let view = service.get_run(run).await.expect("reads");
+        let view = service.get_run(&admin(), run).await.expect("reads");
         (view.run.phase == RunPhase::Running && view.run.current_step == step).then_some(())
     })
     .await;
@@ -55,7 +55,7 @@ async fn waiting_runs_hold_no_worker() {
     // one after the other they would take 40 times ten minutes; this is the virtual clock
     tokio::time::sleep(Duration::from_secs(3600)).await;
     for run in &runs {
-        assert_eq!(service.get_run(run).await.expect("reads").run.phase, RunPhase::Succeeded);
+        assert_eq!(service.get_run(&admin(), run).await.expect("reads").run.phase, RunPhase::Succeeded);
     }
 }
 
@@ -105,7 +105,7 @@ async fn a_stop_hands_over_and_cancels_nothing() {
     first.start().await.expect("starts");
     until_running(&service, &run, "repave").await;
     first.stop().await;
-    let stopped = service.get_run(&run).await.expect("reads");
+    let stopped = service.get_run(&admin(), &run).await.expect("reads");
     assert_eq!(stopped.run.phase, RunPhase::Running, "left as it was");
     let sessions = fleet.store.read(session::live).await.expect("reads");
     assert!(sessions.is_empty(), "the lease was given back: {sessions:?}");
@@ -131,7 +131,7 @@ async fn a_stop_can_cancel_all_active_runs_instead() {
     until_running(&service, &runs[0], "set-netboot").await;
     engine.cancel_all("system", "server_shutdown", Duration::from_secs(600)).await.expect("cancels");
     for run in &runs {
-        let ended = service.get_run(run).await.expect("reads").run;
+        let ended = service.get_run(&admin(), run).await.expect("reads").run;
         assert_eq!(ended.phase, RunPhase::Canceled);
         assert!(ended.error.expect("says why").message.contains("server_shutdown"));
     }
@@ -201,7 +201,7 @@ async fn a_run_whose_provider_is_gone_says_so_and_can_be_canceled() {
     "gone".clone_into(&mut moved.spec.provider);
     service.register_machine(&admin(), moved).await.expect("registers again");
     let why = eventually("it says why", || async {
-        let why = service.get_run(&run).await.expect("reads").why;
+        let why = service.get_run(&admin(), &run).await.expect("reads").why;
         why.contains("gone").then_some(why)
     })
     .await;
@@ -227,7 +227,7 @@ async fn when_the_schema_moves_an_older_server_stops_claiming() {
     .await;
     let run = service.start_run(&admin(), start("m-1", "REBOOT", "r")).await.expect("still serves").run.id.to_string();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(service.get_run(&run).await.expect("reads").run.phase, RunPhase::Pending, "nobody claims it");
+    assert_eq!(service.get_run(&admin(), &run).await.expect("reads").run.phase, RunPhase::Pending, "nobody claims it");
     engine.stop().await;
     fleet.store.close();
 }
@@ -299,7 +299,7 @@ async fn a_freeze_does_not_use_up_a_steps_time() {
     engine.start().await.expect("starts");
     let run = service.start_run(&admin(), start("m-1", "REBOOT", "r")).await.expect("starts").run.id.to_string();
     eventually("the first attempt failed", || async {
-        let steps = service.get_run(&run).await.expect("reads").run.steps;
+        let steps = service.get_run(&admin(), &run).await.expect("reads").run.steps;
         (steps[0].retry_count == 1).then_some(())
     })
     .await;

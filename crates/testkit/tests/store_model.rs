@@ -11,6 +11,7 @@ use domain::machine::{Labels, MachineSpec, Phase, REGISTERED, RUN_STARTED, SET_P
 use domain::plan::{Plan, RebootMode, Step, StepKind};
 use domain::run::{REQUESTED, RunChange, RunError, RunPhase, RunType};
 use domain::stage::Position;
+use domain::token::{Role, Token};
 use domain::{Error, ExecutionId, MachineId, Reason, RunId, SessionId, TokenId};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
@@ -278,9 +279,10 @@ impl World {
                 let hash = format!("h{}", id % 4);
                 let fresh = TokenId::generate(self.clock.uuid());
                 let insert = move |tx: &mut Tx<'_>| {
-                    let token = token::Token { id: fresh.clone(), name: "t".into(), role: "admin".into() };
+                    let token = Token::new(fresh.clone(), "t", Role::Admin, "mw", tx.now(), "model");
                     let there = token::by_hash(tx, &hash)?.is_some();
-                    if there { Ok(()) } else { token::insert(tx, &token, &hash, "mw") }
+                    let cause = Cause::operator("model", domain::token::CREATED, "");
+                    if there { Ok(()) } else { token::insert(tx, &token, &hash, &cause) }
                 };
                 say(self.put(insert).await)
             }

@@ -16,9 +16,12 @@ use tonic::{Code, Status};
 fn documented(reason: Reason) -> Code {
     match reason {
         // "unknown machine, run or plan"
-        Reason::MachineNotFound | Reason::RunNotFound | Reason::PlanNotFound | Reason::ExecutionNotFound => {
-            Code::NotFound
-        }
+        Reason::MachineNotFound
+        | Reason::RunNotFound
+        | Reason::PlanNotFound
+        | Reason::ExecutionNotFound
+        | Reason::TokenNotFound
+        | Reason::IdNotFound => Code::NotFound,
         // "active run, illegal transition or hard invariant"
         Reason::ActiveRun
         | Reason::IllegalTransition
@@ -29,7 +32,8 @@ fn documented(reason: Reason) -> Code {
         | Reason::CapabilityMissing
         | Reason::ClusterMissing
         | Reason::Frozen
-        | Reason::NotConfirmed => Code::FailedPrecondition,
+        | Reason::NotConfirmed
+        | Reason::LastAdmin => Code::FailedPrecondition,
         // "missing or malformed field, unknown run type, bad filter, bad page token"
         Reason::InvalidField
         | Reason::InvalidFilter
@@ -37,13 +41,19 @@ fn documented(reason: Reason) -> Code {
         | Reason::InvalidPlan
         | Reason::UnknownRunType => Code::InvalidArgument,
         // "reused request id with another body", "a MAC, serial or system UUID that another machine holds"
-        Reason::RequestIdReused | Reason::PlanExists | Reason::IdentityTaken => Code::AlreadyExists,
+        Reason::RequestIdReused | Reason::IdempotencyKeyReused | Reason::PlanExists | Reason::IdentityTaken => {
+            Code::AlreadyExists
+        }
         // "no or bad token"
-        Reason::TokenMissing | Reason::TokenInvalid => Code::Unauthenticated,
+        Reason::TokenMissing | Reason::TokenInvalid | Reason::TokenExpired | Reason::TokenRevoked => {
+            Code::Unauthenticated
+        }
+        // "not allowed"
+        Reason::RoleTooLow | Reason::OutOfScope => Code::PermissionDenied,
         // "database away"
         Reason::StoreUnavailable | Reason::OutcomeUnknown | Reason::ShuttingDown => Code::Unavailable,
         // "a limit reached"
-        Reason::LimitReached | Reason::QueueFull | Reason::StorageFull => Code::ResourceExhausted,
+        Reason::LimitReached | Reason::RateLimited | Reason::QueueFull | Reason::StorageFull => Code::ResourceExhausted,
         // "a non-zero Machine.version that does not match"
         Reason::VersionMismatch | Reason::Contention => Code::Aborted,
         // "a token before the kept range or beyond the head"
@@ -68,10 +78,11 @@ fn every_reason_has_its_documented_code() {
 #[test]
 fn the_reasons_are_spelt_as_they_were() {
     let known = "INVALID_FIELD INVALID_FILTER INVALID_PAGE_TOKEN INVALID_PLAN UNKNOWN_RUN_TYPE TOKEN_MISSING \
-        TOKEN_INVALID MACHINE_NOT_FOUND RUN_NOT_FOUND PLAN_NOT_FOUND EXECUTION_NOT_FOUND IDENTITY_TAKEN PLAN_EXISTS \
-        REQUEST_ID_REUSED ACTIVE_RUN ILLEGAL_TRANSITION NOT_YOUR_TRANSITION PHASE_FORBIDS_RUN RUN_ALREADY_ENDED \
-        PROVIDER_UNKNOWN CAPABILITY_MISSING CLUSTER_MISSING FROZEN NOT_CONFIRMED VERSION_MISMATCH CONTENTION \
-        SEQUENCE_OUT_OF_RANGE LIMIT_REACHED QUEUE_FULL STORAGE_FULL STORE_UNAVAILABLE OUTCOME_UNKNOWN SHUTTING_DOWN \
+        TOKEN_INVALID TOKEN_EXPIRED TOKEN_REVOKED ROLE_TOO_LOW OUT_OF_SCOPE MACHINE_NOT_FOUND RUN_NOT_FOUND \
+        PLAN_NOT_FOUND EXECUTION_NOT_FOUND TOKEN_NOT_FOUND ID_NOT_FOUND IDENTITY_TAKEN PLAN_EXISTS REQUEST_ID_REUSED \
+        IDEMPOTENCY_KEY_REUSED ACTIVE_RUN ILLEGAL_TRANSITION NOT_YOUR_TRANSITION PHASE_FORBIDS_RUN RUN_ALREADY_ENDED \
+        PROVIDER_UNKNOWN CAPABILITY_MISSING CLUSTER_MISSING FROZEN NOT_CONFIRMED LAST_ADMIN VERSION_MISMATCH CONTENTION \
+        SEQUENCE_OUT_OF_RANGE LIMIT_REACHED RATE_LIMITED QUEUE_FULL STORAGE_FULL STORE_UNAVAILABLE OUTCOME_UNKNOWN SHUTTING_DOWN \
         DEADLINE_EXCEEDED INTERNAL";
     let now: Vec<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
     for word in known.split_whitespace() {
@@ -200,7 +211,10 @@ async fn a_database_that_is_away_is_unavailable_until_it_is_back() {
     .expect("a database");
     let workflow = workflow::RunWorkflow::new(provider::Providers::default());
     let engine = engine::Engine::new(store.clone(), quick("test"), vec![Arc::new(workflow)], None);
-    let service = service::Service::new(store, engine, provider::Providers::default()).await.expect("a service");
+    let service =
+        service::Service::new(store, engine, provider::Providers::default(), service::CallerLimits::default())
+            .await
+            .expect("a service");
     let server = ByHand::serve(service).await;
     let mut machines = server.machines().await;
     let register = || pb::RegisterMachineRequest { machine: Some(sim_machine("m-1", &[])) };

@@ -146,7 +146,10 @@ async fn a_capability_that_the_provider_lacks_is_refused_before_anything_begins(
     let fleet = Fleet::new(Database::Sqlite, 1);
     let providers = Providers::default().with("narrow", Arc::new(Narrow(fleet.sim.clone())));
     let engine = fleet.engine_with(quick("test"), providers.clone(), None);
-    let service = service::Service::new(fleet.store.clone(), engine.clone(), providers).await.expect("a service");
+    let service =
+        service::Service::new(fleet.store.clone(), engine.clone(), providers, service::CallerLimits::default())
+            .await
+            .expect("a service");
     engine.start().await.expect("the engine starts");
     let server = ByHand::serve(service).await;
     let (mut machines, mut runs) = (server.machines().await, server.runs().await);

@@ -4,12 +4,12 @@ use crate::fixture::{PATIENCE, TestStore, make_steps, on_every_store, requested,
 use domain::RunId;
 use domain::run::{RunChange, RunPhase};
 use std::sync::Arc;
-use store::{Ambient as _, RunEvent, RunFeed, run};
+use store::{Ambient as _, Feed, RunEvent, run};
 use tokio::task::JoinHandle;
 
 /// A feed with its tail, which ends with the test.
 struct Following {
-    feed: Arc<RunFeed>,
+    feed: Arc<Feed>,
     tail: JoinHandle<()>,
 }
 
@@ -21,7 +21,7 @@ impl Drop for Following {
 
 impl Following {
     async fn of(store: &TestStore) -> Self {
-        let feed = RunFeed::new(store.store.clone()).await.expect("begins");
+        let feed = Feed::new(store.store.clone()).await.expect("begins");
         let tail = tokio::spawn(feed.clone().tail());
         Self { feed, tail }
     }
@@ -34,7 +34,7 @@ impl Following {
             while last < head {
                 grew.borrow_and_update();
                 let (more, up_to) = self.feed.after(last).await.expect("reads");
-                events.extend(more);
+                events.extend(more.into_iter().filter_map(|e| e.run));
                 if up_to > last {
                     last = up_to;
                 } else {

@@ -2,6 +2,7 @@
 //! What only one of them can do stands apart, under that database's name.
 #![allow(clippy::expect_used, clippy::panic)] // helpers of tests fail as tests do
 
+mod audit;
 mod executions;
 mod feed;
 mod fixture;
@@ -16,4 +17,5 @@ mod sessions;
 mod sqlite_backup;
 mod sqlite_only;
 mod statements;
+mod tokens;
 mod transitions;

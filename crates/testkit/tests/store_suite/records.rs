@@ -1,8 +1,8 @@
-//! The small records: idempotency keys, step output, the brake, access tokens.
+//! The small records: idempotency keys, step output, the brake.
 
 use crate::fixture::{TestStore, on_every_store};
-use domain::{Reason, RunId, TokenId};
-use store::{Ambient as _, idempotency, step_log, switch, token};
+use domain::RunId;
+use store::{Ambient as _, idempotency, step_log, switch};
 
 async fn known(store: &TestStore, scope: &str, key: &str) -> Option<(String, String)> {
     let (scope, key) = (scope.to_owned(), key.to_owned());
@@ -118,28 +118,4 @@ on_every_store!(the_brake_stays_as_the_first_one_left_it, |store| async move {
     }
     let woken = tokio::time::timeout(crate::fixture::PATIENCE, store.signals().work_ready()).await;
     assert!(woken.is_ok(), "releasing the brake wakes the engine");
-});
-
-on_every_store!(a_token_is_found_by_its_hash, |store| async move {
-    let make = |n: u8| token::Token {
-        id: TokenId::from_text(format!("tok_{n}")),
-        name: format!("token {n}"),
-        role: "admin".into(),
-    };
-    for n in 0..3 {
-        let t = make(n);
-        store.put("tokens", move |tx| token::insert(tx, &t, &format!("hash-{n}"), "mw_")).await.expect("inserts");
-    }
-    assert_eq!(store.read(|tx| token::by_hash(tx, "hash-1")).await, Ok(Some(make(1))));
-    assert_eq!(store.read(|tx| token::by_hash(tx, "hash-9")).await, Ok(None));
-    assert_eq!(store.read(|tx| token::count_role(tx, "admin")).await, Ok(3));
-    assert_eq!(store.read(|tx| token::count_role(tx, "viewer")).await, Ok(0));
-    let (t, other) = (make(9), make(1));
-    let same_hash = store.put("tokens", move |tx| token::insert(tx, &t, "hash-1", "mw_")).await;
-    let same_id = store.put("tokens", move |tx| token::insert(tx, &other, "hash-9", "mw_")).await;
-    for refused in [same_hash, same_id] {
-        let reason = refused.expect_err("is refused").reason;
-        assert!(matches!(reason, Reason::Contention | Reason::Internal), "{reason:?}");
-    }
-    assert_eq!(store.read(|tx| token::count_role(tx, "admin")).await, Ok(3));
 });

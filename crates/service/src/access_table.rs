@@ -1,0 +1,106 @@
+//! Who may call what: the one table. Every call of the API stands here, and a test walks the
+//! descriptors and fails on one that does not.
+
+use domain::token::Role::{self, Admin, Operator, Viewer};
+
+/// Whose tokens a call takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Also those of one customer, who then sees and touches only that customer's machines and runs.
+    Customers,
+    /// Only those for the whole fleet.
+    Fleet,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    Reads,
+    /// Changes something: is audited, and may carry an idempotency key.
+    Changes,
+}
+
+/// The verdict on one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub call: &'static str,
+    /// The least role that may.
+    pub role: Role,
+    pub effect: Effect,
+    pub scope: Scope,
+}
+
+use Effect::{Changes, Reads};
+use Scope::{Customers, Fleet};
+
+const fn rule(call: &'static str, role: Role, effect: Effect, scope: Scope) -> Rule {
+    Rule { call, role, effect, scope }
+}
+
+pub const RULES: &[Rule] = &[
+    // a customer neither brings hardware nor decides about its life
+    rule("baremetal.v1.MachineService/RegisterMachine", Operator, Changes, Fleet),
+    rule("baremetal.v1.MachineService/GetMachine", Viewer, Reads, Customers),
+    rule("baremetal.v1.MachineService/ListMachines", Viewer, Reads, Customers),
+    // a customer may change labels only, see `machines::may_update`
+    rule("baremetal.v1.MachineService/UpdateMachine", Operator, Changes, Customers),
+    rule("baremetal.v1.MachineService/SetPhase", Operator, Changes, Fleet),
+    rule("baremetal.v1.MachineService/ExplainMachine", Viewer, Reads, Customers),
+    rule("baremetal.v1.PlanService/GetPlan", Viewer, Reads, Customers),
+    rule("baremetal.v1.PlanService/ListPlans", Viewer, Reads, Customers),
+    // a plan can hold commands, which run as root on the fleet
+    rule("baremetal.v1.PlanService/CreatePlan", Admin, Changes, Fleet),
+    rule("baremetal.v1.RunService/StartRun", Operator, Changes, Customers),
+    rule("baremetal.v1.RunService/GetRun", Viewer, Reads, Customers),
+    rule("baremetal.v1.RunService/ListRuns", Viewer, Reads, Customers),
+    rule("baremetal.v1.RunService/CancelRun", Operator, Changes, Customers),
+    rule("baremetal.v1.RunService/WatchRuns", Viewer, Reads, Customers),
+    rule("baremetal.v1.RunService/StreamRunLogs", Viewer, Reads, Customers),
+    rule("baremetal.v1.RunService/ExplainRun", Viewer, Reads, Customers),
+    rule("millwright.v1.EngineService/ListExecutions", Viewer, Reads, Fleet),
+    rule("millwright.v1.EngineService/DescribeExecution", Viewer, Reads, Fleet),
+    rule("millwright.v1.EngineService/CancelExecution", Operator, Changes, Fleet),
+    // leaves a machine as it is, in the middle of something
+    rule("millwright.v1.EngineService/TerminateExecution", Admin, Changes, Fleet),
+    // whoever is on watch must reach the brake
+    rule("millwright.v1.EngineService/Freeze", Operator, Changes, Fleet),
+    rule("millwright.v1.EngineService/Unfreeze", Operator, Changes, Fleet),
+    rule("millwright.v1.EngineService/GetFreeze", Viewer, Reads, Customers),
+    rule("millwright.v1.TokenService/ListTokens", Admin, Reads, Fleet),
+    rule("millwright.v1.TokenService/CreateToken", Admin, Changes, Fleet),
+    rule("millwright.v1.TokenService/RevokeToken", Admin, Changes, Fleet),
+    rule("millwright.v1.TokenService/GetMe", Viewer, Reads, Customers),
+    rule("millwright.v1.EventService/WatchEvents", Viewer, Reads, Customers),
+    rule("millwright.v1.AuditService/ListAudit", Operator, Reads, Fleet),
+    rule("millwright.v1.ExplainService/Explain", Viewer, Reads, Customers),
+];
+
+/// The calls and pages that are not ours to declare in proto, by the beginning of their path. `None`:
+/// open to anybody.
+pub const PATHS: &[(&str, Option<Role>)] = &[
+    ("/healthz", None),
+    ("/readyz", None),
+    ("/grpc.health.v1.Health/", None),
+    ("/grpc.reflection.", Some(Viewer)),
+    // unless `metrics.public` is set
+    ("/metrics", Some(Viewer)),
+    ("/api/v1/openapi.json", Some(Viewer)),
+];
+
+/// The rule of a call, by its path without the leading slash.
+pub fn rule_of(call: &str) -> Option<&'static Rule> {
+    // thirty short comparisons; the first bytes mostly decide
+    RULES.iter().find(|r| r.call == call)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_call_has_one_verdict_and_viewers_change_nothing() {
+        for (i, rule) in RULES.iter().enumerate() {
+            assert!(!RULES[..i].iter().any(|r| r.call == rule.call), "{} stands twice", rule.call);
+            assert!(rule.effect == Reads || rule.role > Viewer, "{} changes something", rule.call);
+        }
+    }
+}

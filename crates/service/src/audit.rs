@@ -1,0 +1,72 @@
+//! The audit: what was done is recorded with the change itself (`change`), what was refused here.
+
+use crate::access_table::{Effect, Rule};
+use crate::{Call, Page, PageRequest, Service};
+use domain::limits::short;
+use domain::{Code, Error};
+use store::Caller;
+use store::audit::{self, Entry};
+
+impl Service {
+    /// Entries, newest first.
+    pub async fn list_audit(&self, request: &PageRequest) -> Result<Page<Entry>, Error> {
+        let size = request.size()?;
+        let filter = audit::FILTER.parse(&request.filter)?;
+        let before = match request.cursor("audit")?.as_str() {
+            "" => None,
+            text => Some(text.parse().map_err(|_| Error::internal("a page token without a number"))?),
+        };
+        let items = self.store().read(move |tx| audit::list(tx, &filter, before, size + 1)).await?;
+        Ok(request.page("audit", items, size, |e: &Entry| e.number.to_string()))
+    }
+
+    /// Puts a refusal on record: every one of a change, and of a read the one for want of rights.
+    pub async fn audit_refusal(&self, call: &Call, rule: &Rule, error: &Error) {
+        let judged = match error.code() {
+            Code::PermissionDenied => true,
+            // nothing was decided: the caller will ask again
+            Code::Unavailable | Code::Internal | Code::DeadlineExceeded | Code::Unauthenticated => false,
+            _ => rule.effect == Effect::Changes,
+        };
+        if !judged {
+            return;
+        }
+        let Some(count) = call.by.standing.refusals.sample() else { return };
+        let entry = Entry {
+            actor: call.by.name.clone(),
+            token_id: call.by.token_id.to_string(),
+            role: call.by.role.to_string(),
+            call: call.name.to_owned(),
+            target: call.target().to_owned(),
+            request_id: call.request_id.clone(),
+            count,
+            ..refused(error)
+        };
+        self.record(call.by.caller(), entry).await;
+    }
+
+    /// The same for somebody whom we do not know: a sample, with the count it stands for.
+    pub async fn audit_stranger(&self, call: &str, request_id: &str, error: &Error) {
+        if error.code() != Code::Unauthenticated {
+            return;
+        }
+        let Some(count) = self.access().strangers.sample() else { return };
+        let entry = Entry { call: call.to_owned(), request_id: request_id.to_owned(), count, ..refused(error) };
+        self.record(Caller::new("strangers"), entry).await;
+    }
+
+    async fn record(&self, caller: Caller, entry: Entry) {
+        if let Err(e) = self.store().write(&caller, "audit", move |tx| audit::insert(tx, &entry)).await {
+            tracing::warn!(error = %e, "a refusal could not be put on record");
+        }
+    }
+}
+
+fn refused(error: &Error) -> Entry {
+    Entry {
+        code: error.code().as_str().to_owned(),
+        reason: error.reason.as_str().to_owned(),
+        message: short(&error.message),
+        ..Entry::default()
+    }
+}

@@ -1,0 +1,88 @@
+//! One call through a door: who asks, for what, and what is to be remembered about the asking.
+
+use crate::access::Principal;
+use domain::machine::Machine;
+use domain::token::Role;
+use domain::{Error, Reason, Timestamp};
+use std::sync::{Arc, OnceLock};
+
+pub struct Call {
+    pub by: Arc<Principal>,
+    /// As in the access table, e.g. `baremetal.v1.RunService/StartRun`.
+    pub name: &'static str,
+    /// By which log lines, audit entries and the caller's own records find each other.
+    pub request_id: String,
+    /// The caller's key for this change, by which it can be repeated.
+    pub idempotency_key: Option<String>,
+    fingerprint: OnceLock<String>,
+    target: OnceLock<String>,
+}
+
+impl Call {
+    pub fn new(by: Arc<Principal>, name: &'static str, request_id: String, idempotency_key: Option<String>) -> Self {
+        Self { by, name, request_id, idempotency_key, fingerprint: OnceLock::new(), target: OnceLock::new() }
+    }
+
+    /// The server itself, for what it does at its start.
+    pub fn system() -> Arc<Self> {
+        Arc::new(Self::new(Arc::new(Principal::system()), "system", String::new(), None))
+    }
+
+    /// Says what the call is about, for the audit. The first word counts.
+    pub fn about(&self, target: &str) {
+        // what a caller sent may be anything, and of any length
+        let target: String = target.chars().filter(|c| !c.is_control()).take(domain::limits::REQUEST_ID_MAX).collect();
+        drop(self.target.set(target));
+    }
+
+    pub fn target(&self) -> &str {
+        self.target.get().map_or("", String::as_str)
+    }
+
+    /// Says what exactly was asked for, so that the same key with another request is noticed.
+    pub fn asks(&self, request: &[u8]) {
+        drop(self.fingerprint.set(store::idempotency::fingerprint([self.name.as_bytes(), request])));
+    }
+
+    pub(crate) fn fingerprint(&self) -> &str {
+        self.fingerprint.get().map_or("", String::as_str)
+    }
+
+    /// Whether this machine is the caller's to see.
+    pub(crate) fn sees(&self, machine: &Machine) -> bool {
+        self.by.sees_customer(&machine.spec.customer_id)
+    }
+
+    /// Refuses what only a higher role may ask for.
+    pub(crate) fn needs(&self, role: Role, what: &str) -> Result<(), Error> {
+        if self.by.role >= role {
+            return Ok(());
+        }
+        Err(Error::new(
+            Reason::RoleTooLow,
+            format!("{what} needs the role {role}; the token {} has the role {}", self.by.name, self.by.role),
+        )
+        .with("needs", role.as_str()))
+    }
+
+    /// Resolves when the caller's token is good no longer, and says why.
+    pub(crate) async fn ended(&self, now: impl Fn() -> Timestamp) -> Error {
+        let expired = async {
+            match self.by.expires_at {
+                None => std::future::pending().await,
+                Some(at) => {
+                    while now() < at {
+                        tokio::time::sleep(at.since(now())).await;
+                    }
+                    Error::new(Reason::TokenExpired, format!("the token expired at {at}; ask for a new one"))
+                }
+            }
+        };
+        tokio::select! {
+            () = self.by.standing.revoked() => {
+                Error::new(Reason::TokenRevoked, "the token was revoked; ask an administrator for a new one")
+            }
+            error = expired => error,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! How every change is made: in one transaction that also remembers the caller's key and puts the
+//! change on record.
+
+use crate::{Call, Service};
+use domain::limits::IDEMPOTENCY_KEY_MAX;
+use domain::{Error, Reason};
+use std::time::Duration;
+use store::{Tx, TxResult, audit, idempotency};
+
+/// How long a key is remembered.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// What a change answers with. Of an answer only its id is remembered, never a secret: a repeated
+/// request is answered with what is there by then.
+pub(crate) trait Answer: Sized + Send + 'static {
+    fn id(&self) -> String;
+    fn again(tx: &mut Tx<'_>, id: &str) -> TxResult<Self>;
+}
+
+/// A caller's key: printable, and short enough to store.
+pub fn check_key(key: &str) -> Result<(), Error> {
+    let printable = key.chars().all(|c| c.is_ascii_graphic() || c == ' ');
+    if key.is_empty() || key.len() > IDEMPOTENCY_KEY_MAX || !printable {
+        return Err(Error::field(
+            "x-idempotency-key",
+            format!("use 1 to {IDEMPOTENCY_KEY_MAX} printable ASCII characters"),
+        ));
+    }
+    Ok(())
+}
+
+struct Key {
+    scope: String,
+    key: String,
+    fingerprint: String,
+}
+
+impl Key {
+    fn of(call: &Call) -> Option<Self> {
+        let key = call.idempotency_key.clone()?;
+        let scope = format!("call/{}", call.by.token_id);
+        Some(Self { scope, key, fingerprint: call.fingerprint().to_owned() })
+    }
+
+    fn answered<T: Answer>(&self, tx: &mut Tx<'_>) -> TxResult<Option<T>> {
+        let Some(known) = idempotency::find(tx, &self.scope, &self.key)? else { return Ok(None) };
+        if known.fingerprint != self.fingerprint {
+            return Err(Error::new(
+                Reason::IdempotencyKeyReused,
+                format!("the idempotency key {:?} was used for another request; use a new key", self.key),
+            )
+            .with("answer", known.answer)
+            .into());
+        }
+        T::again(tx, &known.answer).map(Some)
+    }
+
+    fn remember(&self, tx: &mut Tx<'_>, answer: &str) -> TxResult<()> {
+        let old = tx.now().minus(KEPT);
+        idempotency::forget(tx, &self.scope, old)?;
+        idempotency::remember(tx, &self.scope, &self.key, &self.fingerprint, answer)
+    }
+}
+
+impl Service {
+    /// `entity` names what is written: changes of one entity are made in the order they came.
+    pub(crate) async fn change<T: Answer>(
+        &self,
+        call: &Call,
+        entity: &str,
+        make: impl Fn(&mut Tx<'_>) -> TxResult<T> + Send + 'static,
+    ) -> Result<T, Error> {
+        let key = Key::of(call);
+        let done = audit::Entry {
+            actor: call.by.name.clone(),
+            token_id: call.by.token_id.to_string(),
+            role: call.by.role.to_string(),
+            call: call.name.to_owned(),
+            target: call.target().to_owned(),
+            request_id: call.request_id.clone(),
+            ..audit::Entry::default()
+        };
+        self.store()
+            .write(&call.by.caller(), entity, move |tx| {
+                if let Some(key) = &key
+                    && let Some(answer) = key.answered(tx)?
+                {
+                    return Ok(answer);
+                }
+                let answer = make(tx)?;
+                let id = answer.id();
+                if let Some(key) = &key {
+                    key.remember(tx, &id)?;
+                }
+                let mut entry = done.clone();
+                if entry.target.is_empty() {
+                    entry.target = id;
+                } else if entry.target != id {
+                    entry.message = id;
+                }
+                audit::insert(tx, &entry)?;
+                Ok(answer)
+            })
+            .await
+    }
+}

@@ -1,0 +1,118 @@
+//! WatchEvents: the log itself, every transition in order, resumable by sequence.
+
+use crate::scope::InScope;
+use crate::standing::OpenStream;
+use crate::watch::check_range;
+use crate::{Call, Service};
+use domain::Error;
+use domain::filter::{Field, Filter, Schema};
+use futures::Stream;
+use futures::stream::try_unfold;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use store::{LogEvent, LogRow, log_range};
+
+const FILTER: Schema = Schema {
+    fields: &[
+        Field::text("kind"),
+        Field::text("id"),
+        Field::text("subject"),
+        Field::text("to"),
+        Field::text("trigger"),
+        Field::text("actor"),
+    ],
+    labels: false,
+};
+
+fn matches(filter: &Filter, row: &LogRow) -> bool {
+    filter.matches(&|field| match field {
+        "kind" => Some(row.entity_kind.clone()),
+        "id" => Some(row.entity_id.clone()),
+        "subject" => Some(row.subject.clone()),
+        "to" => Some(row.to_state.clone()),
+        "trigger" => Some(row.trigger.clone()),
+        "actor" => Some(row.actor.clone()),
+        _ => None,
+    })
+}
+
+struct Follow {
+    service: Service,
+    call: Arc<Call>,
+    _place: OpenStream,
+    scope: InScope,
+    filter: Filter,
+    cursor: u64,
+    /// Where to end, if it is not to follow.
+    until: Option<u64>,
+    ready: VecDeque<Arc<LogRow>>,
+}
+
+impl Service {
+    /// Every transition after `after`, then those to come; without it, only those to come.
+    pub async fn watch_events(
+        &self,
+        call: &Arc<Call>,
+        filter: &str,
+        after: Option<u64>,
+        follow: bool,
+    ) -> Result<impl Stream<Item = Result<Arc<LogRow>, Error>> + Send + use<>, Error> {
+        let filter = FILTER.parse(filter)?;
+        let place = call.by.standing.open_stream()?;
+        let range = self.store().read(log_range).await?;
+        if let Some(after) = after {
+            check_range(after, range)?;
+        }
+        let state = Follow {
+            service: self.clone(),
+            call: call.clone(),
+            _place: place,
+            scope: InScope::new(call),
+            filter,
+            cursor: after.unwrap_or(range.head),
+            until: (!follow).then_some(range.head),
+            ready: VecDeque::new(),
+        };
+        Ok(try_unfold(state, |mut state| async move { Ok(state.next().await?.map(|row| (row, state))) }))
+    }
+}
+
+impl Follow {
+    async fn next(&mut self) -> Result<Option<Arc<LogRow>>, Error> {
+        let mut head = self.service.inner.feed.head();
+        loop {
+            if let Some(row) = self.ready.pop_front() {
+                return Ok(Some(row));
+            }
+            if self.until.is_some_and(|until| self.cursor >= until) {
+                return Ok(None);
+            }
+            head.borrow_and_update();
+            let (events, cursor) = self.service.inner.feed.after(self.cursor).await?;
+            let moved = cursor > self.cursor;
+            self.cursor = cursor;
+            self.take(events).await?;
+            if moved {
+                continue;
+            }
+            tokio::select! {
+                changed = head.changed() => changed.map_err(|_| crate::watch::closing())?,
+                error = self.service.over(&self.call) => return Err(error),
+            }
+        }
+    }
+
+    async fn take(&mut self, events: Vec<LogEvent>) -> Result<(), Error> {
+        let within = |e: &LogEvent| self.until.is_none_or(|until| e.row.sequence <= until);
+        let wanted: Vec<LogEvent> = events.into_iter().filter(|e| within(e) && matches(&self.filter, &e.row)).collect();
+        let machines: Vec<_> = wanted.iter().filter_map(LogEvent::machine_id).collect();
+        self.scope.look(self.service.store(), machines.iter()).await?;
+        let fleet = !self.call.by.is_scoped();
+        self.ready.extend(wanted.into_iter().filter_map(|e| match e.machine_id() {
+            Some(machine) => self.scope.has(&machine).then_some(e.row),
+            // what is no machine's is the fleet's
+            None => fleet.then_some(e.row),
+        }));
+        Ok(())
+    }
+}

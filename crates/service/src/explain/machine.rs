@@ -1,0 +1,228 @@
+//! Why a machine is as it is.
+
+use super::{Action, Explanation, RunFacts, run};
+use crate::machines::no_active_run;
+use crate::states::{desired_of_machine, execution_of_machine, observed_of_machine};
+use crate::{Call, Service};
+use domain::condition::ConditionType;
+use domain::lifecycle::{Guard, Owner, State as _, Verdict, allowed_next, judge};
+use domain::machine::{Machine, Phase, SET_PHASE, may_start_run};
+use domain::run::RunType;
+use domain::{Error, MachineId, Reason, Timestamp};
+use store::switch::{self, Freeze};
+use store::{Tx, TxResult, machine};
+
+/// Everything that the answer follows from.
+#[derive(Clone, Debug)]
+pub struct MachineFacts {
+    pub machine: Machine,
+    /// The run that holds it, if one does.
+    pub run: Option<RunFacts>,
+    /// Whether its provider can be asked, or why not.
+    pub provider: Result<(), Error>,
+    pub frozen: Option<Freeze>,
+    pub now: Timestamp,
+}
+
+pub(super) fn gather(
+    tx: &mut Tx<'_>,
+    call: &Call,
+    service: &Service,
+    id: &MachineId,
+) -> TxResult<Option<MachineFacts>> {
+    let Some(machine) = machine::get(tx, id)?.filter(|m| call.sees(m)) else { return Ok(None) };
+    let active = machine.active_run.as_ref().filter(|r| !r.phase.is_terminal());
+    let run = match active {
+        Some(active) => run::gather(tx, call, &active.id)?,
+        None => None,
+    };
+    let provider = service.inner.providers.get(machine.spec.provider_name(&machine.labels)).map(drop);
+    let frozen = switch::frozen(tx)?;
+    Ok(Some(MachineFacts { machine, run, provider, frozen, now: tx.now() }))
+}
+
+/// What a machine in this phase waits for, when no run holds it; empty: nothing.
+fn waits_for(phase: Phase, provider: &str) -> String {
+    match phase {
+        Phase::FactoryReady => {
+            let by = if provider.is_empty() { "its provider".to_owned() } else { format!("provider {provider}") };
+            format!("a first look through {by} that proves we can manage it, or an operator's word")
+        }
+        Phase::Provisioning => "its run, which has ended without letting it go: an operator must move it".to_owned(),
+        Phase::Maintenance => "an operator to say that it is ready again".to_owned(),
+        Phase::Rma => "its repair or replacement, and an operator's word".to_owned(),
+        Phase::Ready | Phase::InService | Phase::Retired => String::new(),
+    }
+}
+
+/// What must be seen for it to go on.
+fn expects(phase: Phase) -> &'static str {
+    match phase {
+        Phase::FactoryReady => "its identity, read through BMC or SSH",
+        Phase::Provisioning => "its run to end",
+        Phase::Maintenance => "SetPhase to READY, or a run that succeeds",
+        Phase::Rma => "SetPhase to READY (repaired) or RETIRED (returned)",
+        Phase::Ready => "nothing: it is ready for a run",
+        Phase::InService => "nothing: it serves its cluster",
+        Phase::Retired => "nothing: it is gone; register the hardware anew if it comes back",
+    }
+}
+
+impl MachineFacts {
+    pub fn explain(&self, call: &Call) -> Explanation {
+        let m = &self.machine;
+        let provider = m.spec.provider_name(&m.labels);
+        let base = Explanation {
+            id: m.id.to_string(),
+            kind: "machine",
+            state: m.effective_state().to_string(),
+            projected: m.phase.to_string(),
+            desired: desired_of_machine(m),
+            execution: execution_of_machine(m),
+            observed: observed_of_machine(m),
+            last_seen: observed_of_machine(m),
+            last_seen_at: m.last_seen,
+            since: Some(m.phase_set_at),
+            problems: self.problems(),
+            actions: self.actions(call),
+            ..Explanation::default()
+        };
+        if let Some(run) = &self.run {
+            let of_run = run.explain(call);
+            return Explanation {
+                held_by: format!("run {}", run.run.id),
+                summary: format!("machine {} is held: {}", m.id, of_run.summary),
+                waiting_for: of_run.waiting_for,
+                since: of_run.since,
+                expected: of_run.expected,
+                next_try: of_run.next_try,
+                attempt: of_run.attempt,
+                attempts_left: of_run.attempts_left,
+                deadline: of_run.deadline,
+                seconds_left: of_run.seconds_left,
+                ..base
+            };
+        }
+        let waiting_for = waits_for(m.phase, provider);
+        let because = match self.needs_person() {
+            Some(message) => format!("; somebody must look: {message}"),
+            None if waiting_for.is_empty() => String::new(),
+            None => format!("; it waits for {waiting_for}"),
+        };
+        Explanation {
+            at_rest: m.phase.deadline() == domain::lifecycle::Deadline::AtRest && self.needs_person().is_none(),
+            summary: format!("machine {} is {} since {}{because}", m.id, base.state, m.phase_set_at),
+            waiting_for: self.needs_person().map_or(waiting_for, |message| format!("a person: {message}")),
+            expected: expects(m.phase).to_owned(),
+            ..base
+        }
+    }
+
+    fn needs_person(&self) -> Option<String> {
+        let mut needs =
+            self.machine.conditions.iter().filter(|c| c.kind == ConditionType::NeedsIntervention && c.status);
+        needs.next().map(|c| if c.message.is_empty() { c.reason.clone() } else { c.message.clone() })
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for c in &self.machine.conditions {
+            let bad = match c.kind {
+                ConditionType::Degraded | ConditionType::NeedsIntervention => c.status,
+                ConditionType::Reachable
+                | ConditionType::BmcReachable
+                | ConditionType::Provisioned
+                | ConditionType::InCustomerCluster
+                | ConditionType::Drained => false,
+            };
+            if bad {
+                let message = if c.message.is_empty() { String::new() } else { format!(": {}", c.message) };
+                problems.push(format!(
+                    "{}={} since {} ({}){message}",
+                    c.kind.as_str(),
+                    c.status,
+                    c.last_transition,
+                    c.reason
+                ));
+            }
+        }
+        if let Err(e) = &self.provider {
+            problems.push(e.message.clone());
+        }
+        if let Some(freeze) = &self.frozen {
+            problems
+                .push(format!("all automation is frozen by {} since {}: {}", freeze.by, freeze.since, freeze.reason));
+        }
+        problems
+    }
+
+    fn actions(&self, call: &Call) -> Vec<Action> {
+        let m = &self.machine;
+        let mut actions = Vec::new();
+        if let Some(run) = &self.run {
+            actions.push(Action::new(
+                call,
+                "baremetal.v1.RunService/CancelRun",
+                "cancel its run",
+                format!("millwright run cancel {}", run.run.id),
+                Ok(()),
+            ));
+        }
+        for run_type in RunType::ALL {
+            actions.push(Action::new(
+                call,
+                "baremetal.v1.RunService/StartRun",
+                format!("start {run_type}"),
+                format!("millwright run start {} --type {run_type}", m.id),
+                self.may_start(run_type),
+            ));
+        }
+        for to in Phase::ALL.iter().copied().filter(|to| *to != m.phase) {
+            actions.push(Action::new(
+                call,
+                "baremetal.v1.MachineService/SetPhase",
+                format!("set phase {to}"),
+                format!("millwright machine phase {} {to}", m.id),
+                self.may_set(to),
+            ));
+        }
+        if self.frozen.is_some() {
+            let rpc = "millwright.v1.EngineService/Unfreeze";
+            actions.push(Action::new(call, rpc, "unfreeze", "millwright unfreeze".to_owned(), Ok(())));
+        }
+        actions
+    }
+
+    fn may_start(&self, run_type: RunType) -> Result<(), Error> {
+        no_active_run(&self.machine)?;
+        if !may_start_run(self.machine.phase, run_type == RunType::Rma) {
+            let message = format!("no {run_type} run may start in {}", self.machine.phase);
+            return Err(Error::new(Reason::PhaseForbidsRun, message));
+        }
+        self.provider.clone()
+    }
+
+    fn may_set(&self, to: Phase) -> Result<(), Error> {
+        let from = self.machine.phase;
+        match judge(Some(from), to, SET_PHASE, Owner::Operator) {
+            // the cluster itself is asked when the move is made
+            Verdict::Allowed(Guard::None) => Ok(()),
+            Verdict::Allowed(Guard::NoActiveRun | Guard::InClusterAndNoActiveRun | Guard::Inspected) => {
+                no_active_run(&self.machine)
+            }
+            Verdict::NotYours(owner) => {
+                Err(Error::new(Reason::NotYourTransition, format!("from {from} it is made by the {owner}")))
+            }
+            Verdict::Illegal => {
+                let ways: Vec<&str> =
+                    allowed_next(Some(from), Owner::Operator).into_iter().map(Phase::as_str).collect();
+                let ways = if ways.is_empty() {
+                    "there is no way on".to_owned()
+                } else {
+                    format!("only to {}", ways.join(", "))
+                };
+                Err(Error::new(Reason::IllegalTransition, format!("not from {from}: {ways}")))
+            }
+        }
+    }
+}

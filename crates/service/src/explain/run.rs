@@ -1,0 +1,207 @@
+//! Why a run is where it is.
+
+use super::{Action, Explanation, seconds_until};
+use crate::Call;
+use crate::machines::no_active_run;
+use crate::states::{desired_of_run, execution_of_run, observed_of_run};
+use crate::why::why;
+use domain::machine::{Machine, may_start_run};
+use domain::plan::Step;
+use domain::run::{Run, RunPhase, RunType};
+use domain::stage::{Position, StageDecl, UNDO_RETRIES};
+use domain::{Error, Reason, RunId, Timestamp};
+use store::execution::{self, Execution, Status, attempt_of};
+use store::switch::{self, Freeze};
+use store::{Tx, TxResult, machine};
+
+/// Everything that the answer follows from.
+#[derive(Clone, Debug)]
+pub struct RunFacts {
+    pub run: Run,
+    pub steps: Vec<Step>,
+    pub execution: Option<Execution>,
+    pub machine: Option<Machine>,
+    pub frozen: Option<Freeze>,
+    pub now: Timestamp,
+}
+
+pub(super) fn gather(tx: &mut Tx<'_>, call: &Call, id: &RunId) -> TxResult<Option<RunFacts>> {
+    let Some((run, steps)) = store::run::get_with_steps(tx, id)? else { return Ok(None) };
+    let machine = machine::get(tx, &run.machine_id)?;
+    if call.by.is_scoped() && !machine.as_ref().is_some_and(|m| call.sees(m)) {
+        return Ok(None);
+    }
+    let execution = execution::by_subject(tx, run.id.as_str())?;
+    let frozen = switch::frozen(tx)?;
+    Ok(Some(RunFacts { run, steps, execution, machine, frozen, now: tx.now() }))
+}
+
+impl RunFacts {
+    pub fn explain(&self, call: &Call) -> Explanation {
+        let run = &self.run;
+        let base = Explanation {
+            id: run.id.to_string(),
+            kind: "run",
+            state: run.phase.to_string(),
+            projected: run.phase.to_string(),
+            desired: desired_of_run(run, self.execution.as_ref()),
+            observed: observed_of_run(run, self.execution.as_ref()),
+            execution: execution_of_run(run, self.execution.as_ref()),
+            actions: self.actions(call),
+            ..Explanation::default()
+        };
+        match run.phase {
+            RunPhase::Succeeded | RunPhase::Failed | RunPhase::Canceled => self.ended(base),
+            RunPhase::Pending | RunPhase::Running => self.active(base),
+        }
+    }
+
+    fn ended(&self, base: Explanation) -> Explanation {
+        let run = &self.run;
+        let said = run.error.as_ref().map_or(String::new(), |e| format!(": {}", e.message));
+        let at = run.finished_at.unwrap_or(run.created_at);
+        let problems = match (&run.error, run.phase) {
+            (Some(e), RunPhase::Failed) => vec![format!("{} ({}): {}", e.code, e.class, e.message)],
+            (_, _) => Vec::new(),
+        };
+        Explanation {
+            at_rest: true,
+            since: Some(at),
+            summary: format!("run {} on machine {} has ended as {}{said}", run.id, run.machine_id, run.phase),
+            last_seen: run
+                .steps
+                .iter()
+                .rev()
+                .find(|s| !s.message.is_empty())
+                .map_or(String::new(), |s| format!("step {}: {}", s.name, s.message)),
+            last_seen_at: Some(at),
+            problems,
+            ..base
+        }
+    }
+
+    fn active(&self, base: Explanation) -> Explanation {
+        let (run, now) = (&self.run, self.now);
+        let why = why(run, self.execution.as_ref(), self.frozen.as_ref(), now);
+        let summary = format!("run {} on machine {} is {}: {why}", run.id, run.machine_id, run.phase);
+        let step = self.steps.iter().find(|s| s.name == run.current_step).or_else(|| self.steps.first());
+        let expected = step.map_or("its steps to be done".to_owned(), |s| s.kind.expected());
+        let started = run.steps.iter().find(|s| s.name == run.current_step).and_then(|s| s.started_at);
+        let since = Some(started.or(run.started_at).unwrap_or(run.created_at));
+        let Some(e) = &self.execution else {
+            return Explanation {
+                summary,
+                since,
+                expected,
+                waiting_for: why,
+                problems: vec!["the engine has no record of this run: terminate it, and say so to us".to_owned()],
+                last_seen: "nothing".to_owned(),
+                ..base
+            };
+        };
+        let position = e.position;
+        let sleeps = matches!(e.status, Status::Ready | Status::Waiting);
+        let mut problems = Vec::new();
+        if let Some(freeze) = &self.frozen {
+            problems
+                .push(format!("all automation is frozen by {} since {}: {}", freeze.by, freeze.since, freeze.reason));
+        }
+        Explanation {
+            summary,
+            since,
+            waiting_for: if e.waiting_for.is_empty() { why } else { e.waiting_for.clone() },
+            last_seen: match base.observed.as_str() {
+                "" => format!("{} ({})", e.status.as_str(), e.id),
+                seen => seen.to_owned(),
+            },
+            last_seen_at: Some(e.updated_at),
+            expected,
+            next_try: (sleeps && self.frozen.is_none()).then_some(e.wake_at.max(now)),
+            attempt: (position != Position::Start).then(|| attempt_of(position)),
+            attempts_left: self.attempts_left(e),
+            deadline: Some(e.deadline),
+            seconds_left: Some(seconds_until(e.deadline, now)),
+            held_by: match &e.holder {
+                Some(session) => format!("server session {session}"),
+                None => "nobody: the next free worker takes it".to_owned(),
+            },
+            problems,
+            ..base
+        }
+    }
+
+    /// After the one in hand.
+    fn attempts_left(&self, e: &Execution) -> Option<u32> {
+        match e.position {
+            Position::Start => None,
+            Position::Stage { index, attempt } => {
+                self.steps.get(index).map(|s| (StageDecl::of_step(s).max_retries + 1).saturating_sub(attempt))
+            }
+            Position::Undo { attempt, .. } => Some((UNDO_RETRIES + 1).saturating_sub(attempt)),
+        }
+    }
+
+    fn actions(&self, call: &Call) -> Vec<Action> {
+        let run = &self.run;
+        let id = &run.id;
+        let active = || {
+            if run.phase.is_terminal() {
+                let message = format!("it has ended as {}", run.phase);
+                return Err(Error::new(Reason::RunAlreadyEnded, message));
+            }
+            Ok(())
+        };
+        let not_asked = || match self.execution.as_ref().and_then(|e| e.cancel.as_ref()) {
+            Some(cancel) => {
+                let message = format!("{} has asked for it already; terminate if it cannot finish", cancel.by);
+                Err(Error::new(Reason::RunAlreadyEnded, message))
+            }
+            None => Ok(()),
+        };
+        let mut actions = vec![
+            Action::new(
+                call,
+                "baremetal.v1.RunService/CancelRun",
+                "cancel",
+                format!("millwright run cancel {id}"),
+                active().and_then(|()| not_asked()),
+            ),
+            Action::new(
+                call,
+                "millwright.v1.EngineService/TerminateExecution",
+                "terminate",
+                format!("millwright engine terminate {id} --reason WHY"),
+                active(),
+            ),
+            Action::new(
+                call,
+                "baremetal.v1.RunService/StartRun",
+                "start again",
+                format!("millwright run start {} {}", run.machine_id, again(run)),
+                self.may_start_again(),
+            ),
+        ];
+        if self.frozen.is_some() {
+            let rpc = "millwright.v1.EngineService/Unfreeze";
+            actions.push(Action::new(call, rpc, "unfreeze", "millwright unfreeze".to_owned(), Ok(())));
+        }
+        actions
+    }
+
+    fn may_start_again(&self) -> Result<(), Error> {
+        let Some(machine) = &self.machine else { return Ok(()) };
+        no_active_run(machine)?;
+        if may_start_run(machine.phase, self.run.run_type == Some(RunType::Rma)) {
+            return Ok(());
+        }
+        let message = format!("machine {} is {}: no run may start there", machine.id, machine.phase);
+        Err(Error::new(Reason::PhaseForbidsRun, message))
+    }
+}
+
+fn again(run: &Run) -> String {
+    match run.run_type {
+        Some(run_type) => format!("--type {run_type}"),
+        None => format!("--plan {}", run.plan_id),
+    }
+}

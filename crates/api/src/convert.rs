@@ -136,11 +136,11 @@ pub fn plan_from_proto(p: pb::Plan) -> Result<Plan, Error> {
 
 fn step_from_proto(i: usize, s: pb::Step) -> Result<Step, Error> {
     use pb::step::Kind;
-    let field = |name: &str| format!("plan.steps[{i}].{name}");
+    let field = |name: &str| format!("steps[{i}].{name}");
     let kind = match s.kind {
         None => {
             let message = format!(
-                "plan.steps[{i}]: names no known kind; use one of ssh, reboot, netboot, repave, join, verify, net, rma"
+                "steps[{i}]: names no known kind; use one of ssh, reboot, netboot, repave, join, verify, net, rma"
             );
             return Err(Error::new(Reason::InvalidPlan, message).with("field", format!("steps[{i}].kind")));
         }

@@ -227,8 +227,8 @@ impl StepKind {
 impl Plan {
     /// Everything that makes a plan unusable, found before it is stored.
     pub fn validate(&self) -> Result<(), Error> {
-        check_name("plan.plan_id", &self.id)?;
-        check_text("plan.display_name", &self.display_name, limits::TEXT_MAX)?;
+        check_name("plan_id", &self.id)?;
+        check_text("display_name", &self.display_name, limits::TEXT_MAX)?;
         let bad = |field: String, problem: String| {
             Error::new(Reason::InvalidPlan, format!("plan {}: {field}: {problem}", self.id)).with("field", field)
         };
@@ -248,7 +248,7 @@ impl Plan {
         }
         let mut names = BTreeSet::new();
         for (i, step) in self.steps.iter().enumerate() {
-            check_name(&format!("plan.steps[{i}].name"), &step.name)?;
+            check_name(&format!("steps[{i}].name"), &step.name)?;
             if !names.insert(&step.name) {
                 return Err(bad(
                     format!("steps[{i}].name"),

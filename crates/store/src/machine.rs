@@ -125,7 +125,10 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, after: &str, limit: usize) -> TxRe
     clause.and(filter, &|field| match field {
         "machine_id" => "m.machine_id",
         "phase" => "m.phase",
-        "provider" => "m.provider",
+        // as the machine is driven: the label counts where the field is empty
+        "provider" => {
+            "CASE WHEN m.provider <> '' THEN m.provider ELSE COALESCE((SELECT l.label_value FROM machine_labels l WHERE l.machine_id = m.machine_id AND l.label_key = 'provider'), '') END"
+        }
         "location" => "m.location",
         "rack" => "m.rack",
         "serial_number" => "m.serial_number",

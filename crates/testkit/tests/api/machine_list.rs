@@ -18,6 +18,11 @@ async fn four(api: &Api) {
     {
         let mut machine = sim_machine(id, &[("env", env)]);
         machine.spec.as_mut().expect("a spec").rack = rack.into();
+        if id == "m-3" {
+            // the label counts where the field is empty
+            machine.spec.as_mut().expect("a spec").provider = String::new();
+            machine.labels.insert("provider".into(), "sim".into());
+        }
         api.register(machine).await;
     }
     api.set_phase("m-2", Phase::Ready).await;

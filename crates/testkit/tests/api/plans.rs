@@ -120,9 +120,9 @@ async fn plans_that_cannot_run_are_refused_by_field_and_not_stored() {
         (plan(vec![]), "steps"),
         (plan(many), "steps"),
         (with(&|s| s.name = "a".into()), "steps[1].name"),
-        (with(&|s| s.name = String::new()), "plan.steps[1].name"),
-        (with(&|s| s.name = "a b".into()), "plan.steps[1].name"),
-        (with(&|s| s.name = "n".repeat(64)), "plan.steps[1].name"),
+        (with(&|s| s.name = String::new()), "steps[1].name"),
+        (with(&|s| s.name = "a b".into()), "steps[1].name"),
+        (with(&|s| s.name = "n".repeat(64)), "steps[1].name"),
         (with(&|s| s.timeout_seconds = Some(-1)), "steps[1].timeout_seconds"),
         (with(&|s| s.timeout_seconds = Some(86_401)), "steps[1].timeout_seconds"),
         (with(&|s| s.max_retries = Some(-1)), "steps[1].max_retries"),
@@ -131,18 +131,18 @@ async fn plans_that_cannot_run_are_refused_by_field_and_not_stored() {
         (with(&|s| s.kind = Some(ssh("", &[]))), "steps[1]"),
         (with(&|s| s.kind = Some(ssh(&long, &[]))), "steps"),
         (with(&|s| s.kind = Some(repave(""))), "steps[1]"),
-        (with(&|s| s.kind = Some(Kind::Reboot(pb::Reboot { mode: "kick".into() }))), "plan.steps[1].reboot.mode"),
+        (with(&|s| s.kind = Some(Kind::Reboot(pb::Reboot { mode: "kick".into() }))), "steps[1].reboot.mode"),
         (
             with(&|s| s.kind = Some(Kind::Netboot(pb::SetNetboot { mode: "FLOPPY".into(), persistent: false }))),
-            "plan.steps[1].netboot.mode",
+            "steps[1].netboot.mode",
         ),
         (
             with(&|s| s.kind = Some(Kind::Rma(pb::RmaAction { action: "burn".into(), reason: String::new() }))),
-            "plan.steps[1].rma.action",
+            "steps[1].rma.action",
         ),
-        (pb::Plan { plan_id: String::new(), ..plan(vec![step("a", reboot())]) }, "plan.plan_id"),
-        (pb::Plan { plan_id: "p 1".into(), ..plan(vec![step("a", reboot())]) }, "plan.plan_id"),
-        (pb::Plan { display_name: "d".repeat(600), ..plan(vec![step("a", reboot())]) }, "plan.display_name"),
+        (pb::Plan { plan_id: String::new(), ..plan(vec![step("a", reboot())]) }, "plan_id"),
+        (pb::Plan { plan_id: "p 1".into(), ..plan(vec![step("a", reboot())]) }, "plan_id"),
+        (pb::Plan { display_name: "d".repeat(600), ..plan(vec![step("a", reboot())]) }, "display_name"),
     ] {
         refused_field(api.try_create_plan(bad).await, field);
     }

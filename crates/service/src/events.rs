@@ -40,7 +40,6 @@ struct Follow {
     service: Service,
     call: Arc<Call>,
     _place: OpenStream,
-    scope: InScope,
     filter: Filter,
     cursor: u64,
     /// Where to end, if it is not to follow.
@@ -67,7 +66,6 @@ impl Service {
             service: self.clone(),
             call: call.clone(),
             _place: place,
-            scope: InScope::new(call),
             filter,
             cursor: after.unwrap_or(range.head),
             until: (!follow).then_some(range.head),
@@ -105,11 +103,11 @@ impl Follow {
     async fn take(&mut self, events: Vec<LogEvent>) -> Result<(), Error> {
         let within = |e: &LogEvent| self.until.is_none_or(|until| e.row.sequence <= until);
         let wanted: Vec<LogEvent> = events.into_iter().filter(|e| within(e) && matches(&self.filter, &e.row)).collect();
-        let machines: Vec<_> = wanted.iter().filter_map(LogEvent::machine_id).collect();
-        self.scope.look(self.service.store(), machines.iter()).await?;
+        let machines = wanted.iter().filter_map(LogEvent::machine_id).collect();
+        let scope = InScope::of(self.service.store(), &self.call, machines).await?;
         let fleet = !self.call.by.is_scoped();
         self.ready.extend(wanted.into_iter().filter_map(|e| match e.machine_id() {
-            Some(machine) => self.scope.has(&machine).then_some(e.row),
+            Some(machine) => scope.has(&machine).then_some(e.row),
             // what is no machine's is the fleet's
             None => fleet.then_some(e.row),
         }));

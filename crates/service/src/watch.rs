@@ -21,7 +21,6 @@ struct Watch {
     service: Service,
     call: Arc<Call>,
     _place: OpenStream,
-    scope: InScope,
     filter: Filter,
     /// The one run that is watched, if the filter names one.
     only: Option<RunId>,
@@ -58,7 +57,6 @@ impl Service {
             service: self.clone(),
             call: call.clone(),
             _place: place,
-            scope: InScope::new(call),
             filter,
             only,
             cursor: first.cursor,
@@ -110,16 +108,13 @@ fn snapshot(tx: &Tx<'_>, range: LogRange, run: Run) -> RunEvent {
 fn present(tx: &mut Tx<'_>, call: &Call, filter: &Filter, range: LogRange) -> TxResult<Vec<RunEvent>> {
     let mut events: Vec<RunEvent> = Vec::new();
     let mut last = String::new();
-    let mut scope = InScope::new(call);
     loop {
-        let page = run::list_active(tx, &last, PAGE)?;
+        let page = run::list_active(tx, &call.by.customer_id, &last, PAGE)?;
         let full = page.len() == PAGE;
         if let Some(run) = page.last() {
             last = run.id.to_string();
         }
-        let wanted: Vec<Run> = page.into_iter().filter(|r| matches(filter, r)).collect();
-        scope.learn(tx, wanted.iter().map(|r| &r.machine_id))?;
-        events.extend(wanted.into_iter().filter(|r| scope.has(&r.machine_id)).map(|r| snapshot(tx, range, r)));
+        events.extend(page.into_iter().filter(|r| matches(filter, r)).map(|r| snapshot(tx, range, r)));
         if events.len() > SNAPSHOTS_MAX {
             let message = format!("more than {SNAPSHOTS_MAX} runs are active: watch with a filter, or from a sequence");
             return Err(Error::new(Reason::LimitReached, message).into());
@@ -159,8 +154,9 @@ impl Watch {
             self.cursor = cursor;
             let wanted = events.into_iter().filter_map(|e| e.run).filter(|e| matches(&self.filter, &e.run));
             let wanted: Vec<RunEvent> = wanted.collect();
-            self.scope.look(self.service.store(), wanted.iter().map(|e| &e.run.machine_id)).await?;
-            self.ready.extend(wanted.into_iter().filter(|e| self.scope.has(&e.run.machine_id)));
+            let machines = wanted.iter().map(|e| e.run.machine_id.clone()).collect();
+            let scope = InScope::of(self.service.store(), &self.call, machines).await?;
+            self.ready.extend(wanted.into_iter().filter(|e| scope.has(&e.run.machine_id)));
             self.ended = self.only.is_some() && self.ready.back().is_some_and(|e| e.run.phase.is_terminal());
             if moved {
                 continue;

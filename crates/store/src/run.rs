@@ -56,6 +56,7 @@ crate::statements! {
     GET = concat!("SELECT ", run_columns!(), " FROM runs WHERE run_id = $1");
     LIST = concat!("SELECT ", run_columns!(), " FROM runs WHERE run_id < $1");
     ACTIVE = concat!("SELECT ", run_columns!(), " FROM runs WHERE phase IN ('PENDING', 'RUNNING') AND run_id > $1 ORDER BY run_id LIMIT $2");
+    ACTIVE_OF = concat!("SELECT ", run_columns!(), " FROM runs WHERE phase IN ('PENDING', 'RUNNING') AND run_id > $1 AND machine_id IN (SELECT m.machine_id FROM machines m WHERE m.customer_id = $3) ORDER BY run_id LIMIT $2");
     INSERT = concat!("INSERT INTO runs(", run_columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)");
     UPDATE = "UPDATE runs SET phase = $3, current_step = $4, version = $5, status = $6, started_at = $7, finished_at = $8 WHERE run_id = $1 AND version = $2";
 }
@@ -115,9 +116,13 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, before: &str, limit: usize) -> TxR
     Ok(tx.rows(&sql, &clause.params)?.iter().map(|row| read(row).map(|r| r.0)).collect::<Result<_, _>>()?)
 }
 
-/// Runs that are not terminal, in order of their ids.
-pub fn list_active(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<Run>> {
-    Ok(tx.rows(ACTIVE, params![after, limit])?.iter().map(|row| read(row).map(|r| r.0)).collect::<Result<_, _>>()?)
+/// Runs that are not terminal, in order of their ids: all, or those on one customer's machines.
+pub fn list_active(tx: &mut Tx<'_>, customer_id: &str, after: &str, limit: usize) -> TxResult<Vec<Run>> {
+    let rows = match customer_id {
+        "" => tx.rows(ACTIVE, params![after, limit])?,
+        customer => tx.rows(ACTIVE_OF, params![after, limit, customer])?,
+    };
+    Ok(rows.iter().map(|row| read(row).map(|r| r.0)).collect::<Result<_, _>>()?)
 }
 
 fn status_json(run: &Run) -> String {

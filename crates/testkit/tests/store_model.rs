@@ -432,7 +432,7 @@ impl World {
             }
             add(each(store::log_after(tx, 0, 10_000)?));
             add(each(run::list(tx, &Filter::Everything, "", 1000)?));
-            add(each(run::list_active(tx, "", 1000)?.into_iter().map(|r| r.id)));
+            add(each(run::list_active(tx, "", "", 1000)?.into_iter().map(|r| r.id)));
             add(each(execution::list(tx, &Filter::Everything, "", 1000)?));
             add(each(session::live(tx)?));
             add(each(store::plan::list(tx)?));

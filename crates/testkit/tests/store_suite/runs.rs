@@ -187,7 +187,7 @@ on_every_store!(the_database_allows_one_active_run_to_a_machine, |store| async m
     }
     insert(&store, "other").await.expect("another machine");
     insert(&store, "m").await.expect("the first has ended");
-    let active = store.read(|tx| run::list_active(tx, "", 10)).await.expect("lists");
+    let active = store.read(|tx| run::list_active(tx, "", "", 10)).await.expect("lists");
     assert_eq!(active.len(), 2);
 });
 
@@ -266,12 +266,12 @@ on_every_store!(lists_of_runs_are_newest_first_and_filtered, |store| async move 
         paged.extend(page);
     }
     assert_eq!(paged, all, "page by page it is the same");
-    let active = store.read(|tx| run::list_active(tx, "", 100)).await.expect("lists");
+    let active = store.read(|tx| run::list_active(tx, "", "", 100)).await.expect("lists");
     let mut expected: Vec<Run> = all.iter().filter(|r| !r.phase.is_terminal()).cloned().collect();
     expected.reverse();
     assert_eq!(active, expected, "oldest first");
     let after = active[1].id.to_string();
-    let rest = store.read(move |tx| run::list_active(tx, &after, 2)).await.expect("lists");
+    let rest = store.read(move |tx| run::list_active(tx, "", &after, 2)).await.expect("lists");
     assert_eq!(rest, active[2..4]);
 });
 

@@ -1,6 +1,7 @@
 //! `docs/lifecycles.md`, rendered from the lifecycles themselves, and the verdict on every pair of state
 //! and event.
 
+use domain::condition::ConditionStatus;
 use domain::lifecycle::{Edge, Owner, State, Verdict, judge, triggers};
 use domain::machine::Phase;
 use domain::run::RunPhase;
@@ -33,6 +34,14 @@ pub fn document() -> String {
         "Step",
         "A retry is a move from RUNNING to RUNNING, so that it is on record. At a cancel the step in flight becomes \
          FAILED with the message \"canceled\"; steps never reached stay WAITING.",
+    );
+    section::<ConditionStatus>(
+        &mut page,
+        "Observed condition",
+        "One for each of Reachable, BMCReachable, Provisioned, InCustomerCluster, Drained and Degraded of a machine. What \
+         nobody has looked at yet counts as False and is shown as never observed; a look that shows nothing new moves \
+         nothing. NeedsIntervention is set by the executor and cleared by success or an operator, with the machine's \
+         own moves; Reconciled is computed on read.",
     );
     failures(&mut page);
     stages(&mut page);
@@ -104,6 +113,7 @@ pub fn verdicts() -> String {
     product::<Phase>(&mut lines);
     product::<RunPhase>(&mut lines);
     product::<StepState>(&mut lines);
+    product::<ConditionStatus>(&mut lines);
     lines
 }
 

@@ -50,7 +50,6 @@ async fn turn(core: &Arc<Core>, lane: Lane, watch: &mut Watch) -> Result<Duratio
         Due::Now { after } => after,
     };
     let (sweeper, stale_after) = (core.options.sweeper.clone(), core.options.stale_after);
-    let started = Instant::now();
     let claim = move |tx: &mut Tx<'_>| sweep::claim(tx, lane, after, &sweeper, stale_after);
     let round = match core.store.write(&Caller::reconciler(), lane.as_str(), claim).await? {
         Claim::Taken { round } => round,
@@ -61,6 +60,8 @@ async fn turn(core: &Arc<Core>, lane: Lane, watch: &mut Watch) -> Result<Duratio
             return Ok(Duration::ZERO);
         }
     };
+    // after the claim, so that two rounds never begin within one period
+    let started = Instant::now();
     watch.began(round, started);
     sweep_once(core, lane, round).await?;
     let took = started.elapsed();

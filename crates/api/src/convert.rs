@@ -1,7 +1,7 @@
 //! Between the wire's messages and the domain's nouns.
 
-use domain::condition::Condition;
 use domain::machine::{Machine, MachineSpec, Phase};
+use domain::observation::Shown;
 use domain::plan::{BootMode, Plan, RebootMode, RmaAction, Step, StepKind};
 use domain::run::{Run, RunPhase};
 use domain::step::StepState;
@@ -46,15 +46,15 @@ pub(crate) fn phase_from_proto(number: i32) -> Result<Phase, Error> {
     }
 }
 
-fn condition(c: &Condition) -> pb::Condition {
+fn condition(c: Shown) -> pb::Condition {
     pb::Condition {
         r#type: c.kind.as_str().to_owned(),
         status: c.status,
-        reason: c.reason.clone(),
-        last_transition: Some(timestamp(c.last_transition)),
-        message: c.message.clone(),
-        observed_at: Some(timestamp(c.observed_at)),
-        stale: false,
+        reason: c.reason,
+        last_transition: c.last_transition.map(timestamp),
+        message: c.message,
+        observed_at: c.observed_at.map(timestamp),
+        stale: c.stale,
     }
 }
 
@@ -79,13 +79,13 @@ pub(crate) fn machine(m: &Machine) -> pb::Machine {
         }),
         status: Some(pb::MachineStatus {
             phase: phase(m.phase).into(),
-            conditions: m.conditions.iter().map(condition).collect(),
+            conditions: m.shown_conditions().into_iter().map(condition).collect(),
             active_run_id: active.map_or(String::new(), |r| r.id.to_string()),
             effective_state: phase(m.effective_state()).into(),
-            last_seen: m.last_seen.map(timestamp),
+            last_seen: m.last_seen().map(timestamp),
             phase_set_by: m.phase_set_by.to_string(),
             desired: states::desired_of_machine(m),
-            observed: states::observed_of_machine(m),
+            observed: m.observed_words(),
             execution: states::execution_of_machine(m),
         }),
         version: m.version,

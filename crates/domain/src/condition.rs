@@ -1,5 +1,6 @@
 //! Conditions: derived truths about a machine, each with its source's words and the time it flipped.
 
+use crate::lifecycle::{Deadline, Edge, Guard, Owner, State};
 use crate::time::Timestamp;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,10 +12,13 @@ pub enum ConditionType {
     Drained,
     Degraded,
     NeedsIntervention,
+    /// Whether what is stored agrees with what is seen. Computed on read, never stored.
+    Reconciled,
 }
 
 impl ConditionType {
-    pub const ALL: [ConditionType; 7] = [
+    /// In the order in which they are shown.
+    pub const ALL: [ConditionType; 8] = [
         ConditionType::Reachable,
         ConditionType::BmcReachable,
         ConditionType::Provisioned,
@@ -22,6 +26,17 @@ impl ConditionType {
         ConditionType::Drained,
         ConditionType::Degraded,
         ConditionType::NeedsIntervention,
+        ConditionType::Reconciled,
+    ];
+
+    /// Those that follow from looking at the machine.
+    pub const OBSERVED: [ConditionType; 6] = [
+        ConditionType::Reachable,
+        ConditionType::BmcReachable,
+        ConditionType::Provisioned,
+        ConditionType::InCustomerCluster,
+        ConditionType::Drained,
+        ConditionType::Degraded,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -33,11 +48,57 @@ impl ConditionType {
             ConditionType::Drained => "Drained",
             ConditionType::Degraded => "Degraded",
             ConditionType::NeedsIntervention => "NeedsIntervention",
+            ConditionType::Reconciled => "Reconciled",
         }
     }
 
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|c| c.as_str() == text)
+    }
+}
+
+/// The status of an observed condition as a lifecycle, so that every flip is a row in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConditionStatus {
+    /// Also before anybody has looked.
+    False,
+    True,
+}
+
+pub const OBSERVED: &str = "observed";
+
+const fn observed(from: ConditionStatus, to: ConditionStatus) -> Edge<ConditionStatus> {
+    Edge { from: Some(from), to, trigger: OBSERVED, owner: Owner::Reconciler, guard: Guard::None }
+}
+
+static EDGES: &[Edge<ConditionStatus>] =
+    &[observed(ConditionStatus::False, ConditionStatus::True), observed(ConditionStatus::True, ConditionStatus::False)];
+
+impl ConditionStatus {
+    pub const fn of(status: bool) -> Self {
+        if status { ConditionStatus::True } else { ConditionStatus::False }
+    }
+}
+
+impl State for ConditionStatus {
+    const ENTITY: &'static str = "condition";
+    const ALL: &'static [Self] = &[ConditionStatus::False, ConditionStatus::True];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            ConditionStatus::False => "False",
+            ConditionStatus::True => "True",
+        }
+    }
+
+    fn edges() -> &'static [Edge<Self>] {
+        EDGES
+    }
+
+    fn deadline(self) -> Deadline {
+        match self {
+            ConditionStatus::False | ConditionStatus::True => Deadline::AtRest,
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::id::{MachineId, RunId, check_name};
 use crate::lifecycle::{Deadline, Edge, Guard, Owner, State};
 use crate::limits;
+use crate::observation::Observation;
 use crate::plan::StepKind;
 use crate::run::RunPhase;
 use crate::time::Timestamp;
@@ -259,8 +260,10 @@ pub struct Machine {
     /// Where an active run found it.
     pub previous_phase: Option<Phase>,
     pub active_run: Option<ActiveRun>,
+    /// What the executor and operators have set; what is observed stands apart.
     pub conditions: Vec<Condition>,
-    pub last_seen: Option<Timestamp>,
+    /// What looks at it have shown, if anybody has looked. Never raises `version`.
+    pub observation: Option<Observation>,
     pub version: u64,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -276,14 +279,20 @@ pub struct ActiveRun {
 }
 
 impl Machine {
+    /// Whether a condition holds: as observed, or as set where nobody observes it.
     pub fn condition(&self, kind: ConditionType) -> bool {
-        self.conditions.iter().any(|c| c.kind == kind && c.status)
+        let observed = self.observation.as_ref().and_then(|o| o.get(kind)).map(|o| &o.condition);
+        observed.or_else(|| self.conditions.iter().find(|c| c.kind == kind)).is_some_and(|c| c.status)
+    }
+
+    /// The run at work on it, if there is one.
+    pub fn running(&self) -> Option<&ActiveRun> {
+        self.active_run.as_ref().filter(|run| !run.phase.is_terminal())
     }
 
     /// What a person should believe, by fixed precedence. Never stored.
     pub fn effective_state(&self) -> Phase {
-        let run_active = self.active_run.as_ref().is_some_and(|r| !r.phase.is_terminal());
-        if run_active {
+        if self.running().is_some() {
             return Provisioning;
         }
         match self.phase {
@@ -339,7 +348,7 @@ mod tests {
             previous_phase: None,
             active_run: None,
             conditions: vec![],
-            last_seen: None,
+            observation: None,
             version: 1,
             created_at: Timestamp::default(),
             updated_at: Timestamp::default(),

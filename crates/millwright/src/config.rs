@@ -10,6 +10,7 @@ pub struct Config {
     pub server: Server,
     pub database: Database,
     pub engine: Engine,
+    pub observe: Observe,
     pub plans: Plans,
     pub providers: BTreeMap<String, Provider>,
     pub shutdown: Shutdown,
@@ -41,6 +42,44 @@ pub struct Engine {
     pub call_timeout_seconds: u64,
     pub workers: usize,
     pub destructive_per_rack_and_hour: u64,
+}
+
+/// How machines are looked at.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Observe {
+    pub period_seconds: u64,
+    /// What one look may take.
+    pub timeout_seconds: u64,
+    pub concurrency: usize,
+    /// What was not confirmed for so long is shown as stale; three periods if unset.
+    pub stale_after_seconds: Option<u64>,
+}
+
+impl Observe {
+    pub fn stale_after(&self) -> u64 {
+        self.stale_after_seconds.unwrap_or(3 * self.period_seconds)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        for (key, value, max) in [
+            ("period_seconds", self.period_seconds, PERIOD_MAX_SECONDS),
+            ("timeout_seconds", self.timeout_seconds, LOOK_MAX_SECONDS),
+            ("concurrency", self.concurrency as u64, LOOKS_MAX),
+        ] {
+            if value == 0 || value > max {
+                return Err(format!("observe.{key}: {value} is outside 1 to {max}"));
+            }
+        }
+        let stale_after = self.stale_after();
+        if stale_after < self.period_seconds || stale_after > STALE_MAX_SECONDS {
+            return Err(format!(
+                "observe.stale_after_seconds: {stale_after} must be at least observe.period_seconds ({}), since nothing is confirmed more often, and at most {STALE_MAX_SECONDS}",
+                self.period_seconds
+            ));
+        }
+        Ok(())
+    }
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -118,6 +157,18 @@ impl Default for Limits {
     }
 }
 
+impl Default for Observe {
+    fn default() -> Self {
+        let observe = reconcile::ReconcilerOptions::new("");
+        Self {
+            period_seconds: observe.period.as_secs(),
+            timeout_seconds: observe.timeout.as_secs(),
+            concurrency: observe.concurrency,
+            stale_after_seconds: None,
+        }
+    }
+}
+
 impl Default for Log {
     fn default() -> Self {
         Self { level: "info".to_owned(), json: false }
@@ -126,6 +177,10 @@ impl Default for Log {
 
 const WORKERS_MAX: usize = 100_000;
 const LEASE_MAX_SECONDS: u64 = 3600;
+const PERIOD_MAX_SECONDS: u64 = 24 * 3600;
+const LOOK_MAX_SECONDS: u64 = 600;
+const LOOKS_MAX: u64 = 10_000;
+const STALE_MAX_SECONDS: u64 = 30 * 24 * 3600;
 const PREFIX: &str = "MILLWRIGHT_";
 
 impl Config {
@@ -170,6 +225,7 @@ impl Config {
                 engine.call_timeout_seconds, engine.lease_seconds
             ));
         }
+        self.observe.check()?;
         for (name, provider) in &self.providers {
             match provider.kind.as_str() {
                 "sim" => {}
@@ -233,6 +289,9 @@ mod tests {
             ("[server]\nlisen = 'x'", "lisen"),
             ("[engine]\nworkers = 0", "engine.workers"),
             ("[engine]\ncall_timeout_seconds = 20", "lease_seconds"),
+            ("[observe]\nconcurrency = 0", "observe.concurrency"),
+            ("[observe]\ntimeout_seconds = 601", "observe.timeout_seconds"),
+            ("[observe]\nperiod_seconds = 60\nstale_after_seconds = 59", "observe.stale_after_seconds"),
             ("[providers.dc]\nkind = 'telepathy'", "providers.dc.kind"),
             ("[server", "test.toml"),
         ] {

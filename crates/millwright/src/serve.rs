@@ -7,6 +7,7 @@ use crate::plan_folder;
 use clap::Args;
 use engine::{Engine, EngineOptions};
 use provider::Providers;
+use reconcile::{Reconciler, ReconcilerOptions};
 use service::{Call, CallerLimits, NewMachine, Service};
 use sim::SimFleet;
 use std::io::IsTerminal as _;
@@ -65,6 +66,7 @@ pub struct Server {
     pub token_file: Option<PathBuf>,
     data: DataDir,
     engine: Engine,
+    reconciler: Reconciler,
     stop: CancellationToken,
     listening: tokio::task::JoinHandle<Result<(), Box<dyn std::error::Error + Send + Sync>>>,
     cancel_runs: bool,
@@ -158,9 +160,11 @@ impl Server {
         let first_start = data.is_new();
         let instance = data.instance_id(|| ambient.uuid().to_string())?;
         let workflow = Arc::new(RunWorkflow::new(providers.clone()));
+        let observing = reconciler_options(config, &instance);
         let engine = Engine::new(store.clone(), engine_options(config, instance), vec![workflow], None);
-        let service =
-            Service::new(store, engine.clone(), providers, caller_limits(config)).await.map_err(|e| e.to_string())?;
+        let service = Service::new(store, engine.clone(), providers.clone(), caller_limits(config))
+            .await
+            .map_err(|e| e.to_string())?;
         let token_file = data.ensure_admin(service.access(), first_start).await?;
         if let Some(folder) = &config.plans.folder {
             plan_folder::load(&service, folder).await?;
@@ -172,11 +176,12 @@ impl Server {
         let listener = listen(&config.server.listen, options.allow_plaintext).await?;
         let address = listener.local_addr().map_err(|e| format!("listening on {}: {e}", config.server.listen))?;
         engine.start().await.map_err(|e| format!("starting the engine: {e}"))?;
+        let reconciler = Reconciler::start(service.store(), providers, observing);
         let stop = CancellationToken::new();
         let listening =
             tokio::spawn(api::serve(listener, service.clone(), api::ServerOptions::default(), stop.clone()));
         let cancel_runs = config.shutdown.active_runs == ActiveRuns::Cancel;
-        Ok(Self { service, address, token_file, data, engine, stop, listening, cancel_runs })
+        Ok(Self { service, address, token_file, data, engine, reconciler, stop, listening, cancel_runs })
     }
 
     /// Ends the streams, lets calls finish, hands the work over.
@@ -188,6 +193,7 @@ impl Server {
         }
         self.service.close();
         self.stop.cancel();
+        self.reconciler.stop().await;
         self.engine.stop().await;
         match self.listening.await {
             Ok(Ok(())) => {}
@@ -239,6 +245,17 @@ fn caller_limits(config: &Config) -> CallerLimits {
         calls_per_second: config.limits.calls_per_second,
         burst: config.limits.burst,
         streams: config.limits.streams_per_caller,
+    }
+}
+
+fn reconciler_options(config: &Config, instance: &str) -> ReconcilerOptions {
+    let observe = &config.observe;
+    ReconcilerOptions {
+        period: Duration::from_secs(observe.period_seconds),
+        timeout: Duration::from_secs(observe.timeout_seconds),
+        concurrency: observe.concurrency,
+        stale_after: Duration::from_secs(observe.stale_after()),
+        ..ReconcilerOptions::new(instance)
     }
 }
 

@@ -138,6 +138,17 @@ pub trait ClusterControl: Send + Sync {
     async fn join(&self, target: &Target, cluster_ref: &str, op: &Operation) -> ProviderResult<Ack>;
     async fn membership(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Membership>;
     async fn drain_state(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Drain>;
+
+    /// `membership`, asked by an observer of every machine again and again: may be answered from what was
+    /// read a moment ago, and leaves no trace at all.
+    async fn watch_membership(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Membership> {
+        self.membership(target, cluster_ref).await
+    }
+
+    /// `drain_state`, in the same way.
+    async fn watch_drain(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Drain> {
+        self.drain_state(target, cluster_ref).await
+    }
 }
 
 #[async_trait]

@@ -3,6 +3,7 @@
 use crate::RunView;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use domain::condition::ConditionType;
 use domain::machine::Machine;
 use domain::token::Token;
 use domain::{Error, Reason, limits};
@@ -33,6 +34,8 @@ pub(crate) trait Weigh {
 
 /// What the fixed fields of an item may take.
 const FIXED_BYTES: usize = 512;
+/// What a condition takes beside its message.
+const CONDITION_BYTES: usize = 96;
 
 impl Weigh for Machine {
     fn bytes(&self) -> usize {
@@ -40,8 +43,14 @@ impl Weigh for Machine {
         let s = &self.spec;
         let texts =
             s.ssh_endpoint.len() + s.bmc_endpoint.len() + s.location.len() + s.rack.len() + s.credentials_ref.len();
-        let conditions: usize = self.conditions.iter().map(|c| c.message.len() + 64).sum();
-        FIXED_BYTES + labels + texts + 20 * s.mac_addresses.len() + conditions
+        let conditions: usize = self.conditions.iter().map(|c| c.message.len()).sum();
+        let observed = self.observation.as_ref().map_or(0, |o| {
+            let trouble = o.trouble.as_ref().map_or(0, |t| t.message.len());
+            // told twice: in words, and by the condition that computes whether all agrees
+            o.conditions.iter().map(|o| o.condition.message.len()).sum::<usize>() + 2 * (o.facts.len() + trouble)
+        });
+        let shown = CONDITION_BYTES * ConditionType::ALL.len() + conditions + observed;
+        FIXED_BYTES + labels + texts + 20 * s.mac_addresses.len() + shown
     }
 }
 

@@ -17,11 +17,6 @@ pub fn desired_of_machine(m: &Machine) -> String {
     }
 }
 
-/// What was last seen of a machine.
-pub fn observed_of_machine(m: &Machine) -> String {
-    m.last_seen.map_or("never observed".to_owned(), |at| format!("last seen at {at}"))
-}
-
 /// What the engine is doing with a machine right now.
 pub fn execution_of_machine(m: &Machine) -> String {
     match &m.active_run {

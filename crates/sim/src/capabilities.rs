@@ -47,6 +47,9 @@ impl Inspect for SimFleet {
     async fn inspect(&self, target: &Target) -> ProviderResult<Inspection> {
         let wrong = Rule::another_machine_shows(&target.labels);
         let identity = if wrong { Identity::of_another(target) } else { Identity::of(target) };
+        if !wrong && matches!(self.look(target, step::INSPECT).await?, Look::No) {
+            return Err(ProviderError::transient("simulated: the BMC does not answer"));
+        }
         self.visit(target, |visit| {
             let machine = visit.machine()?;
             Ok(Inspection {
@@ -117,7 +120,28 @@ impl ClusterControl for SimFleet {
     }
 
     async fn membership(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Membership> {
-        match self.look(target, step::VERIFY).await? {
+        let look = self.look(target, step::VERIFY).await?;
+        self.member(target, cluster_ref, look)
+    }
+
+    /// Nothing else runs on simulated machines, so they are drained unless a rule says no.
+    async fn drain_state(&self, target: &Target, _cluster_ref: &str) -> ProviderResult<Drain> {
+        drained(self.look(target, step::RMA).await?)
+    }
+
+    async fn watch_membership(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Membership> {
+        let look = self.glance(target, step::VERIFY).await?;
+        self.member(target, cluster_ref, look)
+    }
+
+    async fn watch_drain(&self, target: &Target, _cluster_ref: &str) -> ProviderResult<Drain> {
+        drained(self.glance(target, step::RMA).await?)
+    }
+}
+
+impl SimFleet {
+    fn member(&self, target: &Target, cluster_ref: &str, look: Look) -> ProviderResult<Membership> {
+        match look {
             Look::Yes => Ok(Membership::Ready),
             Look::No => Ok(Membership::NotReady("simulated: kubelet not ready".into())),
             Look::Honest => self.visit(target, |visit| {
@@ -132,13 +156,12 @@ impl ClusterControl for SimFleet {
             }),
         }
     }
+}
 
-    /// Nothing else runs on simulated machines, so they are drained unless a rule says no.
-    async fn drain_state(&self, target: &Target, _cluster_ref: &str) -> ProviderResult<Drain> {
-        match self.look(target, step::RMA).await? {
-            Look::Yes | Look::Honest => Ok(Drain::Drained),
-            Look::No => Err(ProviderError::transient("simulated: the cluster does not tell what runs on the node")),
-        }
+fn drained(look: Look) -> ProviderResult<Drain> {
+    match look {
+        Look::Yes | Look::Honest => Ok(Drain::Drained),
+        Look::No => Err(ProviderError::transient("simulated: the cluster does not tell what runs on the node")),
     }
 }
 

@@ -15,6 +15,8 @@ pub(crate) mod step {
     pub(crate) const VERIFY: &str = "verify";
     pub(crate) const NET: &str = "net";
     pub(crate) const RMA: &str = "rma";
+    /// No step, but what every look at the machine's BMC goes through.
+    pub(crate) const INSPECT: &str = "inspect";
 }
 
 /// A call can be slowed by at most this.
@@ -83,7 +85,7 @@ impl Rule {
     /// Whether a look at the machine shows another one. Only the kinds of step that look before they
     /// act count, so that a plan can get as far as the step whose rule it is.
     pub(crate) fn another_machine_shows(labels: &Labels) -> bool {
-        [step::REBOOT, step::NETBOOT, step::REPAVE, step::RMA]
+        [step::REBOOT, step::NETBOOT, step::REPAVE, step::RMA, step::INSPECT]
             .iter()
             .any(|step| matches!(Self::of(labels, step), Ok(Some(Rule { fault: Fault::WrongMachine, .. }))))
     }

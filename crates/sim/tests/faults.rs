@@ -242,3 +242,37 @@ async fn a_malformed_rule_is_named() {
     let refused = fleet.start(&bad, &command("true", &[]), &op("ssh", 1)).await;
     assert_eq!(class(refused), Some(FailureClass::InvalidInput));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_bmc_that_fails_hangs_or_is_slow() {
+    let fleet = fleet();
+    let refused = fleet.inspect(&machine(&[("sim.fault.inspect", "fail:1")])).await;
+    assert_eq!(class(refused), Some(FailureClass::Transient));
+    assert!(fleet.inspect(&machine(&[("sim.fault.inspect", "fail:1")])).await.is_ok(), "once");
+    assert!(is_unknown(fleet.inspect(&machine(&[("sim.fault.inspect", "drop")])).await));
+    let dead = machine(&[("sim.fault.inspect", "hang")]);
+    assert!(timeout(Duration::from_secs(3600), fleet.inspect(&dead)).await.is_err());
+    let before = Instant::now();
+    assert!(fleet.inspect(&machine(&[("sim.fault.inspect", "slow:700")])).await.is_ok());
+    assert_eq!(before.elapsed(), Duration::from_millis(700));
+    let (honest, other) = (machine(&[]), machine(&[("sim.fault.inspect", "wrong-machine")]));
+    let (honest, other) = (fleet.inspect(&honest).await.unwrap(), fleet.inspect(&other).await.unwrap());
+    assert_ne!(honest.serial_number, other.serial_number);
+    assert_eq!(
+        class(fleet.inspect(&machine(&[("sim.fault.inspect", "fial")])).await),
+        Some(FailureClass::InvalidInput)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observers_look_uses_up_nothing() {
+    let (fleet, counted) = (fleet(), machine(&[("sim.fault.verify", "fail:1"), ("sim.fault.rma", "power-loss")]));
+    for _ in 0..3 {
+        assert_eq!(fleet.watch_membership(&counted, "c").await, Ok(Membership::NotFound));
+        assert_eq!(fleet.watch_drain(&counted, "c").await, Ok(Drain::Drained));
+    }
+    assert_eq!(kinds(&fleet), ["created"]);
+    assert!(matches!(fleet.membership(&counted, "c").await, Ok(Membership::NotReady(_))), "the run's to meet");
+    let lasting = machine(&[("sim.fault.verify", "fail")]);
+    assert!(matches!(fleet.watch_membership(&lasting, "c").await, Ok(Membership::NotReady(_))), "seen by everybody");
+}

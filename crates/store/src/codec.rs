@@ -4,6 +4,7 @@
 use crate::error::DbError;
 use domain::condition::{Condition, ConditionType};
 use domain::lifecycle::State;
+use domain::observation::Observed;
 use domain::plan::{BootMode, RebootMode, RmaAction, Step, StepKind};
 use domain::run::{RunChange, RunError, RunPhase, RunType};
 use domain::step::{StepState, StepStatus};
@@ -42,6 +43,27 @@ pub(crate) struct ConditionRow {
     message: String,
     last_transition: i64,
     observed_at: i64,
+}
+
+/// A condition as last seen.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct ObservedRow {
+    #[serde(flatten)]
+    condition: ConditionRow,
+    confirmed: bool,
+}
+
+impl From<&Observed> for ObservedRow {
+    fn from(o: &Observed) -> Self {
+        Self { condition: ConditionRow::from(&o.condition), confirmed: o.confirmed }
+    }
+}
+
+impl TryFrom<ObservedRow> for Observed {
+    type Error = DbError;
+    fn try_from(o: ObservedRow) -> Result<Self, DbError> {
+        Ok(Observed { condition: Condition::try_from(o.condition)?, confirmed: o.confirmed })
+    }
 }
 
 impl From<&Condition> for ConditionRow {

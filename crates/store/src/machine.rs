@@ -4,13 +4,16 @@ use crate::codec::{self, ConditionRow, from_json, to_json};
 use crate::db::{Pair, Row, Val, params};
 use crate::error::{DbError, Failure, TxResult};
 use crate::filter_sql::Where;
+use crate::observation;
+use crate::signal::Signal;
 use crate::transition::{Cause, Moved, Transition};
 use crate::tx::Tx;
 use domain::condition::Condition;
 use domain::filter::{Field, Filter, Schema};
 use domain::lifecycle::{Guard, Owner};
 use domain::machine::{ActiveRun, Labels, Machine, MachineSpec, Phase};
-use domain::{Error, MachineId, Reason, RunId};
+use domain::observation::Lane;
+use domain::{Error, MachineId, Reason, RunId, Timestamp};
 
 /// What machines can be filtered by.
 pub const FILTER: Schema = Schema {
@@ -34,13 +37,14 @@ pub const FILTER: Schema = Schema {
 
 macro_rules! machine_columns {
     () => {
-        "m.machine_id, m.version, m.phase, m.phase_set_by, m.phase_set_at, m.previous_phase, m.provider, m.location, m.rack, m.serial_number, m.system_uuid, m.customer_id, m.target_cluster_ref, m.ssh_endpoint, m.bmc_endpoint, m.credentials_ref, m.mac_addresses, m.labels, m.conditions, m.last_seen, m.created_at, m.updated_at, m.active_run_id, r.phase, r.type, r.current_step FROM machines m LEFT JOIN runs r ON r.run_id = m.active_run_id"
+        "m.machine_id, m.version, m.phase, m.phase_set_by, m.phase_set_at, m.previous_phase, m.provider, m.location, m.rack, m.serial_number, m.system_uuid, m.customer_id, m.target_cluster_ref, m.ssh_endpoint, m.bmc_endpoint, m.credentials_ref, m.mac_addresses, m.labels, m.conditions, m.created_at, m.updated_at, m.active_run_id, r.phase, r.type, r.current_step, o.version, o.lane, o.source, o.conditions, o.facts, o.trouble, o.last_seen, o.observed_at, s.swept_at, s.stale_after_ms FROM machines m LEFT JOIN runs r ON r.run_id = m.active_run_id LEFT JOIN observations o ON o.machine_id = m.machine_id LEFT JOIN sweeps s ON s.lane = o.lane"
     };
 }
 
 crate::statements! {
     GET = concat!("SELECT ", machine_columns!(), " WHERE m.machine_id = $1");
     LIST = concat!("SELECT ", machine_columns!(), " WHERE m.machine_id > $1");
+    LANE = concat!("SELECT ", machine_columns!(), " WHERE m.machine_id > $1 AND COALESCE(o.lane, 'quick') = $2 ORDER BY m.machine_id LIMIT $3");
     INSERT = "INSERT INTO machines(machine_id, version, phase, phase_set_by, phase_set_at, previous_phase, provider, location, rack, serial_number, system_uuid, customer_id, target_cluster_ref, ssh_endpoint, bmc_endpoint, credentials_ref, mac_addresses, labels, conditions, last_seen, created_at, updated_at) VALUES ($1, 1, $2, $3, $4, '', $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, '[]', NULL, $4, $4)";
     UPDATE_SPEC = "UPDATE machines SET version = version + 1, provider = $3, location = $4, rack = $5, serial_number = $6, system_uuid = $7, customer_id = $8, target_cluster_ref = $9, ssh_endpoint = $10, bmc_endpoint = $11, credentials_ref = $12, mac_addresses = $13, labels = $14, updated_at = $15 WHERE machine_id = $1 AND version = $2";
     UPDATE_PHASE = "UPDATE machines SET version = version + 1, phase = $3, phase_set_by = $4, phase_set_at = $5, previous_phase = $6, active_run_id = $7, conditions = $8, updated_at = $5 WHERE machine_id = $1 AND version = $2";
@@ -65,13 +69,13 @@ const LOCK: Pair = Pair { sqlite: lock!(), postgres: concat!(lock!(), " FOR UPDA
 
 pub(crate) const PAIRS: &[(&str, Pair)] = &[("LOCK", LOCK)];
 
-fn read(row: &Row) -> Result<Machine, DbError> {
-    let active_run = match row.maybe(22, Row::string)? {
+fn read(row: &Row, as_of: Timestamp) -> Result<Machine, DbError> {
+    let active_run = match row.maybe(21, Row::string)? {
         Some(id) => Some(ActiveRun {
             id: RunId::from_text(id),
-            phase: codec::state(row.text(23)?)?,
-            run_type: row.string(24)?,
-            current_step: row.string(25)?,
+            phase: codec::state(row.text(22)?)?,
+            run_type: row.string(23)?,
+            current_step: row.string(24)?,
         }),
         None => None,
     };
@@ -102,15 +106,16 @@ fn read(row: &Row) -> Result<Machine, DbError> {
         },
         labels: from_json("labels", row.text(17)?)?,
         conditions: conditions.into_iter().map(Condition::try_from).collect::<Result<_, _>>()?,
-        last_seen: row.maybe(19, Row::time)?,
-        created_at: row.time(20)?,
-        updated_at: row.time(21)?,
+        created_at: row.time(19)?,
+        updated_at: row.time(20)?,
         active_run,
+        observation: observation::read(row, 25, as_of)?,
     })
 }
 
 pub fn get(tx: &mut Tx<'_>, id: &MachineId) -> TxResult<Option<Machine>> {
-    Ok(tx.row(GET, params![id.as_str()])?.as_ref().map(read).transpose()?)
+    let now = tx.now();
+    Ok(tx.row(GET, params![id.as_str()])?.as_ref().map(|row| read(row, now)).transpose()?)
 }
 
 /// For an operation that will write it.
@@ -140,7 +145,15 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, after: &str, limit: usize) -> TxRe
         _ => "NULL",
     });
     let sql = format!("{LIST}{} ORDER BY m.machine_id LIMIT {limit}", clause.sql);
-    Ok(tx.rows(&sql, &clause.params)?.iter().map(read).collect::<Result<_, _>>()?)
+    let now = tx.now();
+    Ok(tx.rows(&sql, &clause.params)?.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
+}
+
+/// The machines that a sweep of this lane looks at, in order of their ids, after `after`.
+pub fn list_lane(tx: &mut Tx<'_>, lane: Lane, after: &str, limit: usize) -> TxResult<Vec<Machine>> {
+    let now = tx.now();
+    let rows = tx.rows(LANE, params![after, lane.as_str(), limit])?;
+    Ok(rows.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
 }
 
 pub fn count(tx: &mut Tx<'_>) -> TxResult<u64> {
@@ -190,6 +203,7 @@ pub fn insert(
     debug_assert_eq!(moved, Moved::Moved);
     write_identifiers(tx, id, spec)?;
     write_labels(tx, id, labels)?;
+    tx.signal(Signal::MachineChanged(id.clone()));
     get(tx, id)?.ok_or_else(|| Failure::Lost(format!("machine {id}")))
 }
 
@@ -230,6 +244,7 @@ pub fn update_spec(tx: &mut Tx<'_>, machine: &Machine, spec: &MachineSpec, label
         tx.exec(LABELS_DELETE, params![machine.id.as_str()])?;
         write_labels(tx, &machine.id, labels)?;
     }
+    tx.signal(Signal::MachineChanged(machine.id.clone()));
     Ok(Machine {
         spec: spec.clone(),
         labels: labels.clone(),
@@ -302,6 +317,9 @@ pub fn set_phase(
         // it is gone: whoever registers that hardware anew must not meet it
         tx.exec(IDENTIFIERS_DELETE, params![machine.id.as_str()])?;
     }
+    if change.active_run.is_none() && cause.owner() != Owner::Reconciler {
+        tx.signal(Signal::MachineChanged(machine.id.clone()));
+    }
     tx.transition(t, cause, guard, |tx| {
         Ok(tx.exec(
             UPDATE_PHASE,
@@ -331,7 +349,13 @@ pub fn set_hold(
         UPDATE_HOLD,
         params![machine.id.as_str(), machine.version, active_run.map(RunId::as_str), conditions_json(conditions), now],
     )?;
-    if changed == 1 { Ok(()) } else { Err(Failure::Lost(format!("machine {}", machine.id))) }
+    if changed != 1 {
+        return Err(Failure::Lost(format!("machine {}", machine.id)));
+    }
+    if active_run.is_none() {
+        tx.signal(Signal::MachineChanged(machine.id.clone()));
+    }
+    Ok(())
 }
 
 fn conditions_json(conditions: &[Condition]) -> String {

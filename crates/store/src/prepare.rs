@@ -5,7 +5,8 @@ use crate::db::{Connection, Dialect, Pair};
 use crate::error::DbError;
 use crate::store::{Options, connect};
 use crate::{
-    audit, execution, idempotency, log, machine, plan, postgres, run, schema, session, step_log, switch, token,
+    audit, execution, idempotency, log, machine, observation, plan, postgres, run, schema, session, step_log, sweep,
+    switch, token,
 };
 use domain::Timestamp;
 
@@ -17,11 +18,13 @@ const STATEMENTS: Named<Named<&'static str>> = &[
     ("idempotency", idempotency::STATEMENTS),
     ("log", log::STATEMENTS),
     ("machine", machine::STATEMENTS),
+    ("observation", observation::STATEMENTS),
     ("plan", plan::STATEMENTS),
     ("run", run::STATEMENTS),
     ("schema", &[("VERSION", schema::VERSION)]),
     ("session", session::STATEMENTS),
     ("step_log", step_log::STATEMENTS),
+    ("sweep", sweep::STATEMENTS),
     ("switch", switch::STATEMENTS),
     ("token", token::STATEMENTS),
 ];

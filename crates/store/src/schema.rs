@@ -93,6 +93,13 @@ const MIGRATIONS: &[&[&str]] = &[&[
     "CREATE INDEX audit_by_target ON audit(target, number)",
     "CREATE INDEX audit_by_actor ON audit(actor, number)",
     "CREATE INDEX idempotency_by_age ON idempotency(scope, at)",
+    // beside the machines: to be seen raises nobody's version
+    "CREATE TABLE observations(
+        machine_id {key} PRIMARY KEY REFERENCES machines(machine_id), version BIGINT NOT NULL, lane {key} NOT NULL, source TEXT NOT NULL,
+        conditions TEXT NOT NULL, facts TEXT NOT NULL, trouble TEXT NOT NULL, last_seen BIGINT, observed_at BIGINT NOT NULL)",
+    "CREATE TABLE sweeps(
+        lane {key} PRIMARY KEY, round BIGINT NOT NULL, beats BIGINT NOT NULL, sweeper TEXT NOT NULL, started_at BIGINT NOT NULL,
+        finished_at BIGINT, swept_at BIGINT, stale_after_ms BIGINT NOT NULL)",
 ]];
 
 /// `{key}`: text compared byte by byte, so that keyset paging has one order on both databases.
@@ -170,6 +177,21 @@ pub(crate) fn version(connection: &mut dyn Connection) -> Result<i64, DbError> {
 mod tests {
     use super::*;
     use crate::sqlite::Sqlite;
+
+    /// What a released version wrote is read by the next one as it was.
+    #[test]
+    fn a_database_of_the_first_version_keeps_its_data() {
+        let mut db = Sqlite::in_memory().expect("opens");
+        let now = Timestamp::from_micros(1);
+        migrate_with(&mut db, now, &MIGRATIONS[..1]).expect("as the first version left it");
+        let insert = "INSERT INTO machines(machine_id, version, phase, phase_set_by, phase_set_at, previous_phase, provider, location, rack, serial_number, system_uuid, customer_id, target_cluster_ref, ssh_endpoint, bmc_endpoint, credentials_ref, mac_addresses, labels, conditions, created_at, updated_at) VALUES ('m-1', 7, 'MAINTENANCE', 'executor', 1, '', 'sim', '', '', '', '', '', '', '', '', '', '[]', '{}', '[{\"type\":\"NeedsIntervention\",\"status\":true,\"reason\":\"RunFailed\",\"message\":\"x\",\"last_transition\":1,\"observed_at\":1}]', 1, 1)";
+        db.exec(insert, &[]).expect("inserts");
+        migrate(&mut db, now).expect("the next version migrates");
+        let mut tx = crate::tx::Tx::new(&mut db, now);
+        let m = crate::machine::get(&mut tx, &domain::MachineId::from_text("m-1")).expect("reads").expect("is there");
+        assert_eq!((m.version, m.phase, m.conditions.len()), (7, domain::machine::Phase::Maintenance, 1));
+        assert_eq!((m.observation.is_none(), m.conditions[0].reason.as_str()), (true, "RunFailed"));
+    }
 
     #[test]
     fn running_twice_changes_nothing_and_an_older_binary_refuses() {

@@ -1,7 +1,7 @@
 //! What must follow a commit, staged in the transaction and delivered after it. A signal only says
 //! "look again": the truth is in the rows, and a periodic look finds what a lost signal would have told.
 
-use domain::{ExecutionId, RunId};
+use domain::{ExecutionId, MachineId, RunId};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::{Notify, broadcast, watch};
@@ -14,10 +14,14 @@ pub enum Signal {
     CancelRequested(ExecutionId),
     /// The run printed something, or ended.
     Output(RunId),
+    /// The machine was registered, described anew, moved or let go: look at it.
+    MachineChanged(MachineId),
 }
 
 /// Cancel requests that a slow engine may have to catch up with; the engine also looks by itself.
 const CANCEL_BACKLOG: usize = 1024;
+/// Changed machines that a slow observer may have to catch up with; a sweep finds the rest.
+const MACHINE_BACKLOG: usize = 4096;
 
 pub struct Signals {
     work: Notify,
@@ -25,6 +29,7 @@ pub struct Signals {
     /// Raised by every commit that wrote to the log.
     log_grew: watch::Sender<u64>,
     outputs: Mutex<HashMap<RunId, watch::Sender<u64>>>,
+    machines: broadcast::Sender<MachineId>,
 }
 
 impl Signals {
@@ -34,6 +39,7 @@ impl Signals {
             cancels: broadcast::channel(CANCEL_BACKLOG).0,
             log_grew: watch::channel(0).0,
             outputs: Mutex::new(HashMap::new()),
+            machines: broadcast::channel(MACHINE_BACKLOG).0,
         }
     }
 
@@ -46,6 +52,7 @@ impl Signals {
                 Signal::WorkReady => self.work.notify_one(),
                 // nobody listening is fine: the rows tell the next one who looks
                 Signal::CancelRequested(id) => drop(self.cancels.send(id)),
+                Signal::MachineChanged(id) => drop(self.machines.send(id)),
                 Signal::Output(run) => {
                     let outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
                     if let Some(sender) = outputs.get(&run) {
@@ -63,6 +70,16 @@ impl Signals {
 
     pub fn cancels(&self) -> broadcast::Receiver<ExecutionId> {
         self.cancels.subscribe()
+    }
+
+    /// Says that a machine is worth a look.
+    pub fn look_at(&self, id: &MachineId) {
+        drop(self.machines.send(id.clone()));
+    }
+
+    /// Machines worth a look, changed through this process.
+    pub fn machines(&self) -> broadcast::Receiver<MachineId> {
+        self.machines.subscribe()
     }
 
     pub fn log_grew(&self) -> watch::Receiver<u64> {

@@ -30,6 +30,10 @@ impl Caller {
         Self("engine".to_owned())
     }
 
+    pub fn reconciler() -> Self {
+        Self("reconciler".to_owned())
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }

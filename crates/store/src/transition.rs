@@ -27,6 +27,11 @@ impl Cause {
         Self { owner: Owner::Executor, trigger, actor: actor.to_owned(), comment: comment.to_owned() }
     }
 
+    /// A reconciler, from what it has seen.
+    pub fn reconciler(actor: &str, trigger: &'static str, comment: &str) -> Self {
+        Self { owner: Owner::Reconciler, trigger, actor: actor.to_owned(), comment: comment.to_owned() }
+    }
+
     pub fn owner(&self) -> Owner {
         self.owner
     }

@@ -6,6 +6,7 @@ use crate::ambient::VirtualAmbient;
 use crate::postgres;
 use engine::{Engine, EngineOptions, JournalObserver};
 use provider::Providers;
+use reconcile::{Reconciler, ReconcilerOptions};
 use service::{Call, CallerLimits, NewMachine, Service, StartRun};
 use sim::SimFleet;
 use std::path::PathBuf;
@@ -71,6 +72,11 @@ impl Fleet {
         observer: Option<JournalObserver>,
     ) -> Engine {
         Engine::new(self.store.clone(), options, vec![Arc::new(RunWorkflow::new(providers))], observer)
+    }
+
+    /// Looks at this fleet's machines from now on. No server of the tests does so by itself.
+    pub fn reconciler(&self, options: ReconcilerOptions) -> Reconciler {
+        Reconciler::start(&self.store, self.providers(), options)
     }
 
     pub async fn service(&self, engine: &Engine) -> Service {

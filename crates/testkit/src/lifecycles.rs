@@ -1,6 +1,7 @@
 //! `docs/lifecycles.md`, rendered from the lifecycles themselves, and the verdict on every pair of state
 //! and event.
 
+use domain::condition::ConditionStatus;
 use domain::lifecycle::{Edge, Owner, State, Verdict, judge, triggers};
 use domain::machine::Phase;
 use domain::run::RunPhase;
@@ -39,6 +40,14 @@ pub fn document() -> String {
         &mut page,
         "Token",
         "Expiry is not a state: it is read off the clock. A revoked token never opens a door again.",
+    );
+    section::<ConditionStatus>(
+        &mut page,
+        "Observed condition",
+        "One for each of Reachable, BMCReachable, Provisioned, InCustomerCluster, Drained and Degraded of a machine. What \
+         nobody has looked at yet counts as False and is shown as never observed; a look that shows nothing new moves \
+         nothing. NeedsIntervention is set by the executor and cleared by success or an operator, with the machine's \
+         own moves; Reconciled is computed on read.",
     );
     failures(&mut page);
     stages(&mut page);
@@ -111,6 +120,7 @@ pub fn verdicts() -> String {
     product::<RunPhase>(&mut lines);
     product::<StepState>(&mut lines);
     product::<TokenState>(&mut lines);
+    product::<ConditionStatus>(&mut lines);
     lines
 }
 

@@ -1,6 +1,7 @@
 //! The lifecycles as data: the documentation is their rendering, and every (state, event) has a verdict.
 #![allow(clippy::expect_used, clippy::panic, reason = "a test throughout")]
 
+use domain::condition::ConditionStatus;
 use domain::lifecycle::{Deadline, Edge, State};
 use domain::machine::Phase;
 use domain::run::RunPhase;
@@ -41,6 +42,7 @@ fn no_state_is_a_trap() {
     no_traps::<Phase>();
     no_traps::<RunPhase>();
     no_traps::<StepState>();
+    no_traps::<ConditionStatus>();
 }
 
 /// G-6, G-9: the sets are exactly those of the document, spelt as there (T-43 for runs).

@@ -11,6 +11,7 @@ mod first_start;
 mod fleet;
 mod help;
 mod killed;
+mod observed;
 mod process;
 mod server;
 mod shared_database;

@@ -2,7 +2,7 @@
 
 use super::{Action, Explanation, RunFacts, run};
 use crate::machines::no_active_run;
-use crate::states::{desired_of_machine, execution_of_machine, observed_of_machine};
+use crate::states::{desired_of_machine, execution_of_machine};
 use crate::{Call, Service};
 use domain::condition::ConditionType;
 use domain::lifecycle::{Guard, Owner, State as _, Verdict, allowed_next, judge};
@@ -79,9 +79,9 @@ impl MachineFacts {
             projected: m.phase.to_string(),
             desired: desired_of_machine(m),
             execution: execution_of_machine(m),
-            observed: observed_of_machine(m),
-            last_seen: observed_of_machine(m),
-            last_seen_at: m.last_seen,
+            observed: m.observed_words(),
+            last_seen: m.observed_words(),
+            last_seen_at: m.last_seen(),
             since: Some(m.phase_set_at),
             problems: self.problems(),
             actions: self.actions(call),
@@ -126,9 +126,10 @@ impl MachineFacts {
 
     fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        for c in &self.machine.conditions {
+        for c in self.machine.shown_conditions() {
             let bad = match c.kind {
                 ConditionType::Degraded | ConditionType::NeedsIntervention => c.status,
+                ConditionType::Reconciled => !c.status,
                 ConditionType::Reachable
                 | ConditionType::BmcReachable
                 | ConditionType::Provisioned
@@ -137,13 +138,8 @@ impl MachineFacts {
             };
             if bad {
                 let message = if c.message.is_empty() { String::new() } else { format!(": {}", c.message) };
-                problems.push(format!(
-                    "{}={} since {} ({}){message}",
-                    c.kind.as_str(),
-                    c.status,
-                    c.last_transition,
-                    c.reason
-                ));
+                let since = c.last_transition.map_or(String::new(), |at| format!(" since {at}"));
+                problems.push(format!("{}={}{since} ({}){message}", c.kind.as_str(), c.status, c.reason));
             }
         }
         if let Err(e) = &self.provider {

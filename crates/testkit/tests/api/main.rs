@@ -4,6 +4,7 @@
 
 mod auth;
 mod cancel;
+mod conditions;
 mod descriptor;
 mod descriptor_numbers;
 mod door;

@@ -31,7 +31,7 @@ on_every_store!(what_is_registered_can_be_read, |store| async move {
     assert_eq!((&inserted.spec, &inserted.labels, inserted.version), (&spec, &tags, 1));
     assert_eq!((inserted.phase, inserted.phase_set_by), (Phase::FactoryReady, Owner::Operator));
     assert_eq!((inserted.created_at, inserted.updated_at), (inserted.phase_set_at, inserted.phase_set_at));
-    assert_eq!((&inserted.active_run, &inserted.last_seen, inserted.conditions.len()), (&None, &None, 0));
+    assert_eq!((&inserted.active_run, &inserted.last_seen(), inserted.conditions.len()), (&None, &None, 0));
     assert_eq!(store.machine("m-1").await, Some(inserted));
     assert_eq!(store.machine("m-2").await, None);
     assert_eq!(store.read(machine::count).await, Ok(1));

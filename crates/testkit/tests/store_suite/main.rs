@@ -9,6 +9,7 @@ mod fixture;
 mod log;
 mod machines;
 mod neighbours;
+mod observations;
 mod postgres_only;
 mod postgres_restart;
 mod records;

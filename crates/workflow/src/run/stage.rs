@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use domain::limits::short;
+use domain::look::another_machine;
 use domain::stage::FailureClass;
 use engine::{Acted, Failure, Look, Seen, StageCx};
 use provider::{Ack, Inspection, Operation, Provider, ProviderError, ProviderResult, Target};
@@ -60,17 +61,10 @@ impl<'a> At<'a> {
     pub async fn inspect(&self) -> Result<Inspection, Seen> {
         let Some(inspect) = self.access.provider.inspect() else { return Err(Seen::Failed(missing("inspect"))) };
         let seen = inspect.inspect(self.target()).await.map_err(|e| self.unseen(e))?;
-        let spec = &self.target().spec;
-        for (what, expected, found) in [
-            ("serial number", &spec.serial_number, &seen.serial_number),
-            ("system UUID", &spec.system_uuid, &seen.system_uuid),
-        ] {
-            if !expected.is_empty() && !found.is_empty() && !expected.eq_ignore_ascii_case(found) {
-                let message = format!("this is another machine: {what} {found}, not {expected}; check its endpoints");
-                return Err(Seen::Failed(Failure::new("WRONG_MACHINE", FailureClass::Conflict, message)));
-            }
+        match another_machine(&self.target().spec, &seen.serial_number, &seen.system_uuid) {
+            Some(message) => Err(Seen::Failed(Failure::new("WRONG_MACHINE", FailureClass::Conflict, message))),
+            None => Ok(seen),
         }
-        Ok(seen)
     }
 
     /// A look that failed: after an act it is what we wait out, before it is a failed attempt.

@@ -1,0 +1,210 @@
+//! A lane's sweeps: one goes over all machines of the lane, page by page, so many looks at a time.
+
+use crate::options::{FAREWELL, PAGE, TROUBLE_PAUSE};
+use crate::reconciler::Core;
+use crate::record::{Read, Recorded};
+use crate::watch::{Due, Periods, Watch};
+use domain::observation::Lane;
+use domain::{Error, Reason};
+use std::sync::Arc;
+use std::time::Duration;
+use store::sweep::{self, Claim, Sweep};
+use store::{Caller, Tx, machine, switch};
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::Instant;
+
+type Looked = Result<Result<Recorded, Error>, JoinError>;
+
+/// Sweeps until told to stop.
+pub(crate) async fn run(core: Arc<Core>, lane: Lane) {
+    let mut watch = Watch::default();
+    loop {
+        let pause = match turn(&core, lane, &mut watch).await {
+            Ok(pause) => pause,
+            Err(e) if e.reason == Reason::ShuttingDown => return,
+            Err(e) => {
+                tracing::warn!(error = %e, lane = lane.as_str(), "sweeping");
+                TROUBLE_PAUSE
+            }
+        };
+        tokio::select! {
+            () = core.stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+/// Sweeps if it is time, and says when to look again.
+async fn turn(core: &Arc<Core>, lane: Lane, watch: &mut Watch) -> Result<Duration, Error> {
+    let (row, empty) =
+        core.store.read(move |tx| Ok((sweep::get(tx, lane)?, machine::list_lane(tx, lane, "", 1)?.is_empty()))).await?;
+    let period = core.options.period;
+    if empty {
+        // nothing to confirm, nothing to write
+        return Ok(period);
+    }
+    let after = match due(core, watch, row.as_ref()) {
+        // others may be faster, and then it is their round that counts
+        Due::In(left) if core.store.is_shared() => return Ok(left.min(period / 4)),
+        Due::In(left) => return Ok(left),
+        Due::Now { after } => after,
+    };
+    let (sweeper, stale_after) = (core.options.sweeper.clone(), core.options.stale_after);
+    let claim = move |tx: &mut Tx<'_>| sweep::claim(tx, lane, after, &sweeper, stale_after);
+    let round = match core.store.write(&Caller::reconciler(), lane.as_str(), claim).await? {
+        Claim::Taken { round } => round,
+        Claim::Lost => return Ok(Duration::ZERO),
+        Claim::SchemaMoved(version) => {
+            tracing::warn!(version, "a newer server has migrated the database: this one observes no more");
+            core.stop.cancel();
+            return Ok(Duration::ZERO);
+        }
+    };
+    // after the claim, so that two rounds never begin within one period
+    let started = Instant::now();
+    watch.began(round, started);
+    sweep_once(core, lane, round).await?;
+    let took = started.elapsed();
+    if took > period {
+        tracing::warn!(
+            lane = lane.as_str(),
+            seconds = took.as_secs(),
+            "a sweep took longer than observe.period_seconds; observe.concurrency raises how many looks are made at a time"
+        );
+    }
+    Ok(period.saturating_sub(took))
+}
+
+fn due(core: &Core, watch: &mut Watch, row: Option<&Sweep>) -> Due {
+    let periods = Periods { period: core.options.period, take_over_after: core.options.take_over_after() };
+    watch.judge(row, &core.options.sweeper, !core.store.is_shared(), Instant::now(), &periods)
+}
+
+/// The looks of one sweep that are in the air.
+struct Looks {
+    core: Arc<Core>,
+    lane: Lane,
+    round: u64,
+    running: JoinSet<Result<Recorded, Error>>,
+    beat_at: Instant,
+    /// Looks whose result is not in the store.
+    failed: usize,
+}
+
+/// Why a sweep ends early.
+enum Cut {
+    Stopped,
+    TakenOver,
+    Failed(Error),
+}
+
+impl From<Error> for Cut {
+    fn from(e: Error) -> Self {
+        Cut::Failed(e)
+    }
+}
+
+async fn sweep_once(core: &Arc<Core>, lane: Lane, round: u64) -> Result<(), Error> {
+    let mut looks = Looks {
+        core: core.clone(),
+        lane,
+        round,
+        running: JoinSet::new(),
+        beat_at: Instant::now() + core.options.period,
+        failed: 0,
+    };
+    let stopped = match looks.over_all().await {
+        Ok(()) => false,
+        // another server need not wait until it takes us for dead
+        Err(Cut::Stopped) => true,
+        Err(Cut::TakenOver) => {
+            tracing::warn!(lane = lane.as_str(), round, "another server has taken over this sweep");
+            return Ok(());
+        }
+        Err(Cut::Failed(e)) => return Err(e),
+    };
+    if looks.failed > 0 {
+        tracing::warn!(
+            lane = lane.as_str(),
+            failed = looks.failed,
+            "some looks could not be kept; the next sweep repeats them"
+        );
+    }
+    let complete = !stopped && looks.failed == 0;
+    let finish = move |tx: &mut Tx<'_>| sweep::finish(tx, lane, round, complete);
+    let caller = Caller::reconciler();
+    let finishing = core.store.write(&caller, lane.as_str(), finish);
+    let finished =
+        if stopped { tokio::time::timeout(FAREWELL, finishing).await.unwrap_or(Ok(false)) } else { finishing.await };
+    finished.map(drop)
+}
+
+impl Looks {
+    async fn over_all(&mut self) -> Result<(), Cut> {
+        let (mut after, lane) = (String::new(), self.lane);
+        loop {
+            let from = after.clone();
+            let (page, frozen) = self
+                .core
+                .store
+                .read(move |tx| Ok((machine::list_lane(tx, lane, &from, PAGE)?, switch::frozen(tx)?.is_some())))
+                .await?;
+            let Some(last) = page.last() else { break };
+            after = last.id.to_string();
+            for machine in page {
+                while self.running.len() >= self.core.options.concurrency {
+                    self.wait().await?;
+                }
+                let (core, read) = (self.core.clone(), Read { machine, frozen });
+                self.running.spawn(async move {
+                    let looked = core.look_at(&read).await;
+                    if matches!(looked, Ok(Recorded::Outdated)) {
+                        core.store.signals().look_at(&read.machine.id);
+                    }
+                    looked
+                });
+            }
+        }
+        while !self.running.is_empty() {
+            self.wait().await?;
+        }
+        Ok(())
+    }
+
+    /// Until one look has ended.
+    async fn wait(&mut self) -> Result<(), Cut> {
+        loop {
+            tokio::select! {
+                biased;
+                () = self.core.stop.cancelled() => return Err(Cut::Stopped),
+                () = tokio::time::sleep_until(self.beat_at) => self.beat().await?,
+                looked = self.running.join_next() => {
+                    self.ended(looked);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn ended(&mut self, looked: Option<Looked>) {
+        match looked {
+            None | Some(Ok(Ok(_))) => {}
+            Some(Ok(Err(e))) => {
+                tracing::debug!(error = %e, "keeping what a look has shown");
+                self.failed += 1;
+            }
+            Some(Err(e)) => {
+                tracing::error!(error = %e, "a look died");
+                self.failed += 1;
+            }
+        }
+    }
+
+    async fn beat(&mut self) -> Result<(), Cut> {
+        self.beat_at = Instant::now() + self.core.options.period;
+        let (lane, round) = (self.lane, self.round);
+        let beat = move |tx: &mut Tx<'_>| sweep::beat(tx, lane, round);
+        let ours = self.core.store.write(&Caller::reconciler(), lane.as_str(), beat).await?;
+        if ours { Ok(()) } else { Err(Cut::TakenOver) }
+    }
+}

@@ -1,0 +1,10 @@
+//! The reconciler against its promises, on virtual time where one process is enough.
+#![allow(clippy::expect_used, clippy::panic, reason = "a test throughout")]
+
+mod fixture;
+mod idle;
+mod isolation;
+mod proof;
+mod runs;
+mod staleness;
+mod two_servers;

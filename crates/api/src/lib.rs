@@ -1,9 +1,11 @@
-//! The gRPC door: messages in, use cases called, messages out. Thin: nothing is decided here.
+//! The doors: messages in, use cases called, messages out. Thin: nothing is decided here. gRPC is the
+//! one room; REST is the same calls in JSON, made in this process.
 
 mod auth;
 mod convert;
 mod engine;
 mod error;
+pub mod json;
 mod machine;
 mod plan;
 mod refused;

@@ -3,15 +3,18 @@
 
 mod auth;
 mod convert;
+mod door;
 mod engine;
 mod error;
 pub mod json;
 mod machine;
 mod plan;
 mod refused;
+mod rest;
 mod run;
 mod server;
 
 pub use convert::plan_from_proto;
+pub use door::Door;
 pub use error::to_status;
 pub use server::{ServerOptions, serve};

@@ -18,6 +18,7 @@ pub enum Code {
     ResourceExhausted,
     Unavailable,
     DeadlineExceeded,
+    Unimplemented,
     Internal,
 }
 
@@ -53,6 +54,8 @@ reasons! {
     RunNotFound = "RUN_NOT_FOUND" => NotFound,
     PlanNotFound = "PLAN_NOT_FOUND" => NotFound,
     ExecutionNotFound = "EXECUTION_NOT_FOUND" => NotFound,
+    /// REST: nothing stands at that path.
+    NoSuchPath = "NO_SUCH_PATH" => NotFound,
     /// A MAC, serial number or system UUID that another machine holds.
     IdentityTaken = "IDENTITY_TAKEN" => AlreadyExists,
     PlanExists = "PLAN_EXISTS" => AlreadyExists,
@@ -81,6 +84,8 @@ reasons! {
     OutcomeUnknown = "OUTCOME_UNKNOWN" => Unavailable,
     ShuttingDown = "SHUTTING_DOWN" => Unavailable,
     DeadlineExceeded = "DEADLINE_EXCEEDED" => DeadlineExceeded,
+    /// REST: something stands at that path, but not for that method.
+    MethodNotAllowed = "METHOD_NOT_ALLOWED" => Unimplemented,
     Internal = "INTERNAL" => Internal,
 }
 
@@ -98,6 +103,7 @@ impl Code {
             Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
             Code::Unavailable => "UNAVAILABLE",
             Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Code::Unimplemented => "UNIMPLEMENTED",
             Code::Internal => "INTERNAL",
         }
     }

@@ -6,7 +6,7 @@ mod strict;
 mod write;
 
 pub use read::read;
-
+pub(crate) use read::{At, field_named, single};
 pub use strict::Strict;
 pub use write::Json;
 

@@ -16,9 +16,11 @@ use tonic::{Code, Status};
 fn documented(reason: Reason) -> Code {
     match reason {
         // "unknown machine, run or plan"
-        Reason::MachineNotFound | Reason::RunNotFound | Reason::PlanNotFound | Reason::ExecutionNotFound => {
-            Code::NotFound
-        }
+        Reason::MachineNotFound
+        | Reason::RunNotFound
+        | Reason::PlanNotFound
+        | Reason::ExecutionNotFound
+        | Reason::NoSuchPath => Code::NotFound,
         // "active run, illegal transition or hard invariant"
         Reason::ActiveRun
         | Reason::IllegalTransition
@@ -49,6 +51,7 @@ fn documented(reason: Reason) -> Code {
         // "a token before the kept range or beyond the head"
         Reason::SequenceOutOfRange => Code::OutOfRange,
         Reason::DeadlineExceeded => Code::DeadlineExceeded,
+        Reason::MethodNotAllowed => Code::Unimplemented,
         Reason::Internal => Code::Internal,
     }
 }
@@ -72,7 +75,7 @@ fn the_reasons_are_spelt_as_they_were() {
         REQUEST_ID_REUSED ACTIVE_RUN ILLEGAL_TRANSITION NOT_YOUR_TRANSITION PHASE_FORBIDS_RUN RUN_ALREADY_ENDED \
         PROVIDER_UNKNOWN CAPABILITY_MISSING CLUSTER_MISSING FROZEN NOT_CONFIRMED VERSION_MISMATCH CONTENTION \
         SEQUENCE_OUT_OF_RANGE LIMIT_REACHED QUEUE_FULL STORAGE_FULL STORE_UNAVAILABLE OUTCOME_UNKNOWN SHUTTING_DOWN \
-        DEADLINE_EXCEEDED INTERNAL";
+        DEADLINE_EXCEEDED INTERNAL NO_SUCH_PATH METHOD_NOT_ALLOWED";
     let now: Vec<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
     for word in known.split_whitespace() {
         assert!(now.contains(&word), "{word} is gone or renamed");

@@ -17,4 +17,5 @@ mod server;
 pub use convert::plan_from_proto;
 pub use door::Door;
 pub use error::to_status;
+pub use rest::openapi;
 pub use server::{ServerOptions, serve};

@@ -5,6 +5,7 @@
 mod body;
 mod call;
 mod error;
+mod openapi;
 mod patch;
 mod request;
 mod route;
@@ -23,6 +24,7 @@ use domain::{Error, Reason};
 use http::header::{ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
+pub use openapi::openapi;
 use prost::Message as _;
 use request::Brought;
 use route::{Route, Takes};
@@ -56,6 +58,7 @@ struct Rest {
     service: Service,
     grpc: Router,
     tree: Tree<Target>,
+    openapi: Bytes,
     options: RestOptions,
 }
 
@@ -70,7 +73,8 @@ pub(crate) fn router(service: Service, grpc: Router, options: RestOptions) -> Re
     }
     let segments = tree::parse(OPENAPI).map_err(wrong)?;
     tree.insert(Method::GET, &segments, Target::OpenApi).map_err(wrong)?;
-    let rest = Arc::new(Rest { service, grpc, tree, options });
+    let openapi = Bytes::from(openapi()?);
+    let rest = Arc::new(Rest { service, grpc, tree, openapi, options });
     let all = axum::routing::any(answer).with_state(rest);
     Ok(Router::new().route("/api/v1", all.clone()).route("/api/v1/", all.clone()).route("/api/v1/{*path}", all))
 }
@@ -98,7 +102,7 @@ impl Rest {
                 parts.method = method;
                 self.call(route, &captured, parts, body).await
             }
-            Found::Target(Target::OpenApi, _) => Err(Status::unimplemented("soon")),
+            Found::Target(Target::OpenApi, _) => Ok(json(StatusCode::OK, self.openapi.clone())),
             Found::Others(methods) if parts.method == Method::OPTIONS => Ok(options(&methods)),
             Found::Others(methods) => Ok(refused(&parts, &methods)),
             Found::Nothing => {

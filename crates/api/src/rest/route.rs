@@ -24,7 +24,6 @@ pub(crate) enum Takes {
 
 pub(crate) struct Route {
     pub method: Method,
-    pub template: String,
     pub segments: Vec<Segment>,
     pub rpc: MethodDescriptor,
     /// Where the same call is found through the other door.
@@ -140,22 +139,7 @@ fn route(pool: &DescriptorPool, rpc: MethodDescriptor) -> Result<Route, String> 
     let sequence = number(&output, "sequence");
     let resume = number(&input, "after_sequence").or_else(|| number(&input, "after")).filter(|_| sequence.is_some());
     let raw = output.get_field_by_name("data").filter(|f| streams && !f.is_list() && f.kind() == Kind::Bytes);
-    Ok(Route {
-        method,
-        template,
-        segments,
-        rpc,
-        grpc,
-        input,
-        output,
-        variables,
-        takes,
-        query,
-        mask,
-        resume,
-        sequence,
-        raw,
-    })
+    Ok(Route { method, segments, rpc, grpc, input, output, variables, takes, query, mask, resume, sequence, raw })
 }
 
 fn is_mask(field: &FieldDescriptor) -> bool {
@@ -244,7 +228,8 @@ mod tests {
         let routes = routes();
         assert!(routes.len() > 25, "{}", routes.len());
         for route in &routes {
-            assert!(route.template.starts_with("/api/v1/"), "{}", route.template);
+            let prefix = ["api", "v1"].map(|s| Segment::Literal(s.to_owned()));
+            assert!(route.segments.starts_with(&prefix), "{:?}", route.segments);
         }
     }
 

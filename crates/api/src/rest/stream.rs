@@ -103,7 +103,7 @@ impl Messages {
         let sequence = self.route.sequence.as_ref().and_then(|field| dynamic.get_field(field).as_u64());
         let wrong = |e: &dyn std::fmt::Display| Error::internal(format!("writing an event: {e}"));
         if let Some(sequence) = sequence {
-            write!(event, "id: {sequence}\n").map_err(|e| wrong(&e))?;
+            writeln!(event, "id: {sequence}").map_err(|e| wrong(&e))?;
         }
         event.extend_from_slice(b"data: ");
         serde_json::to_writer(&mut event, &Json(&dynamic)).map_err(|e| wrong(&e))?;

@@ -21,7 +21,8 @@ pub(crate) fn pairs(query: &str) -> Result<Vec<(String, String)>, Error> {
 }
 
 fn decoded(text: &str, plus_is_space: bool, field: &str) -> Result<String, Error> {
-    if !text.contains('%') && !(plus_is_space && text.contains('+')) {
+    let is_plain = |c: char| c != '%' && (c != '+' || !plus_is_space);
+    if text.chars().all(is_plain) {
         return Ok(text.to_owned());
     }
     let mut bytes = Vec::with_capacity(text.len());

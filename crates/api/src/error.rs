@@ -59,7 +59,8 @@ pub fn to_status(mut e: Error) -> Status {
     }
     let mut details = ErrorDetails::with_error_info(e.reason.as_str(), DOMAIN, metadata);
     if e.code() == Code::InvalidArgument {
-        details.add_bad_request_violation(e.details.get("field").cloned().unwrap_or_default(), e.message.clone());
+        let field = e.details.get("field").map(|field| short(field)).unwrap_or_default();
+        details.add_bad_request_violation(field, e.message.clone());
     }
     match e.code() {
         Code::Unavailable | Code::ResourceExhausted | Code::Aborted if e.reason != Reason::VersionMismatch => {

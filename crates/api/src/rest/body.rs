@@ -14,6 +14,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 const LINGER_BYTES: usize = 16 * 1024 * 1024;
 const LINGER: Duration = Duration::from_secs(2);
 
+/// Room made before anything has arrived.
+const FIRST_BYTES: usize = 64 * 1024;
+
 pub(crate) struct Bounds {
     pub bytes: usize,
     pub within: Duration,
@@ -31,7 +34,8 @@ pub(crate) async fn whole(headers: &HeaderMap, body: Body, bounds: &Bounds) -> R
         return Err(too_large(bounds.bytes));
     }
     let deadline = Instant::now() + bounds.within;
-    let mut bytes = Vec::with_capacity(declared);
+    // what is promised is not yet sent
+    let mut bytes = Vec::with_capacity(declared.min(FIRST_BYTES));
     loop {
         match timeout_at(deadline, data.next()).await {
             Ok(None) => return Ok(bytes),

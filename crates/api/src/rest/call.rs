@@ -98,3 +98,41 @@ pub(crate) async fn streaming(
 ) -> Result<Response<Streaming<Bytes>>, Status> {
     door(grpc).await?.server_streaming(request, path, AsBytes).await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::body::Body;
+    use tonic::Code;
+
+    /// Tells the caller what it saw of the call.
+    async fn mirror(request: axum::extract::Request) -> axum::response::Response {
+        let door = request.extensions().get::<Door>().map_or("none", |d| d.as_str());
+        let known = request.extensions().get::<u8>().copied().unwrap_or_default();
+        let told: Vec<&str> = CARRIED.into_iter().filter(|name| request.headers().contains_key(*name)).collect();
+        let cookie = request.headers().contains_key("cookie");
+        let message = format!("{} {door} {known} {} {cookie}", request.uri().path(), told.join(" "));
+        let mut status = Status::aborted(message);
+        if let Some(id) = request.headers().get("x-request-id").and_then(|v| v.to_str().ok()?.parse().ok()) {
+            status.metadata_mut().insert("x-request-id", id);
+        }
+        status.into_http::<Body>()
+    }
+
+    #[tokio::test]
+    async fn the_callers_words_go_along_and_nothing_else() {
+        let mut request = http::Request::builder().header("cookie", "a=b").extension(7u8);
+        for name in CARRIED {
+            request = request.header(name, "x");
+        }
+        let (parts, ()) = request.body(()).expect("a request").into_parts();
+        let grpc = Router::new().fallback(mirror);
+        let path = PathAndQuery::from_static("/a.Service/Call");
+        let status = unary(&grpc, path, super::request(parts, Vec::new())).await.expect_err("refused");
+        assert_eq!(status.code(), Code::Aborted);
+        assert_eq!(status.message(), format!("/a.Service/Call rest 7 {} false", CARRIED.join(" ")));
+        let mut headers = HeaderMap::new();
+        carry_back(status.metadata(), &mut headers);
+        assert_eq!(headers["x-request-id"], "x");
+    }
+}

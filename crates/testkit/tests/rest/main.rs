@@ -11,6 +11,7 @@ mod events;
 mod fixture;
 mod hostile;
 mod json;
+mod json_model;
 mod logs;
 mod openapi;
 mod patch;

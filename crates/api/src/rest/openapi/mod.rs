@@ -24,6 +24,9 @@ is alive.";
 const PATCHING: &str = "Changes what the body's keys name and nothing else: a label or a field of the spec by \
 itself, `null` takes it away. `version` is a precondition when it is not zero; `status` is passed over.";
 
+const MASKING: &str = "Field paths with commas between, taken instead of what the body's keys say: what is named \
+here and absent from the body is cleared.";
+
 /// The whole description, as it is served and checked in.
 pub fn openapi() -> Result<String, Error> {
     let pool = pool()?;
@@ -105,7 +108,9 @@ fn parameters(route: &Route, schemas: &mut Schemas<'_>) -> Vec<Value> {
         if place == "path" {
             parameter["required"] = true.into();
         }
-        if let Some(text) = schemas.comment(field.parent_file().name(), field.path()) {
+        let is_mask = route.mask.as_ref() == Some(field);
+        let comment = schemas.comment(field.parent_file().name(), field.path());
+        if let Some(text) = if is_mask { Some(MASKING.to_owned()) } else { comment } {
             parameter["description"] = text.into();
         }
         parameters.push(parameter);

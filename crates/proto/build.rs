@@ -14,7 +14,7 @@ const FILES: &[&str] = &[
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=../../proto");
     let mut compiler = protox::Compiler::new(["../../proto"])?;
-    compiler.include_imports(true).open_files(FILES)?;
+    compiler.include_source_info(true).include_imports(true).open_files(FILES)?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     // encoded by the compiler: decoded and encoded again, the HTTP options would be lost
     let encoded = compiler.encode_file_descriptor_set();

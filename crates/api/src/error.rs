@@ -13,6 +13,9 @@ const DOMAIN: &str = "millwright";
 /// What to wait before trying again, where that may help.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// Bytes of the list of what is allowed: errors travel in headers.
+const ALLOWED_MAX: usize = 2048;
+
 fn code(code: Code) -> tonic::Code {
     match code {
         Code::InvalidArgument => tonic::Code::InvalidArgument,
@@ -26,6 +29,7 @@ fn code(code: Code) -> tonic::Code {
         Code::ResourceExhausted => tonic::Code::ResourceExhausted,
         Code::Unavailable => tonic::Code::Unavailable,
         Code::DeadlineExceeded => tonic::Code::DeadlineExceeded,
+        Code::Unimplemented => tonic::Code::Unimplemented,
         Code::Internal => tonic::Code::Internal,
     }
 }
@@ -37,16 +41,33 @@ pub(crate) fn from_status(status: &Status) -> Option<Error> {
     Some(Error::new(reason, status.message()))
 }
 
+/// With commas between, and cut between items: half a name is none.
+fn listed(items: &[String]) -> String {
+    let mut list = String::new();
+    for item in items {
+        let comma = if list.is_empty() { "" } else { "," };
+        if list.len() + item.len() > ALLOWED_MAX {
+            list.push_str(comma);
+            list.push('…');
+            break;
+        }
+        list.push_str(comma);
+        list.push_str(item);
+    }
+    list
+}
+
 pub fn to_status(mut e: Error) -> Status {
     // errors travel in headers, which clients bound; what a caller sent is not sent back at length
     e.message = short(&e.message);
     let mut metadata: HashMap<String, String> = e.details.iter().map(|(k, v)| (k.clone(), short(v))).collect();
     if !e.allowed.is_empty() {
-        metadata.insert("allowed".to_owned(), short(&e.allowed.join(",")));
+        metadata.insert("allowed".to_owned(), listed(&e.allowed));
     }
     let mut details = ErrorDetails::with_error_info(e.reason.as_str(), DOMAIN, metadata);
     if e.code() == Code::InvalidArgument {
-        details.add_bad_request_violation(e.details.get("field").cloned().unwrap_or_default(), e.message.clone());
+        let field = e.details.get("field").map(|field| short(field)).unwrap_or_default();
+        details.add_bad_request_violation(field, e.message.clone());
     }
     match e.code() {
         Code::Unavailable | Code::ResourceExhausted | Code::Aborted if e.reason != Reason::VersionMismatch => {

@@ -28,12 +28,14 @@ pub(crate) async fn gate(State(service): State<Service>, mut request: Request, n
     }
     let rule = rule_of(path.trim_start_matches('/'));
     let request_id = header(request.headers(), REQUEST_ID_HEADER).unwrap_or_default().to_owned();
-    let by = match authenticate(&service, request.headers()).await {
+    // through the other door it is known already who asks
+    let by = match request.extensions_mut().remove::<Arc<Principal>>() {
+        Some(by) => Ok(by),
+        None => authenticate(&service, request.headers(), rule.map_or("", |r| r.call)).await,
+    };
+    let by = match by {
         Ok(by) => by,
-        Err(e) => {
-            service.audit_stranger(rule.map_or("", |r| r.call), &request_id, &e).await;
-            return refuse(e);
-        }
+        Err(e) => return refuse(e),
     };
     // reflection, or a call that nobody serves: the router says so
     let Some(rule) = rule else { return next.run(request).await };
@@ -69,11 +71,15 @@ fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// The caller behind a request's headers.
-pub(crate) async fn authenticate(service: &Service, headers: &HeaderMap) -> Result<Arc<Principal>, Error> {
+/// The caller behind a request's headers. Strangers are put on record, some of them.
+pub(crate) async fn authenticate(service: &Service, headers: &HeaderMap, call: &str) -> Result<Arc<Principal>, Error> {
     // not text: malformed, which the access check says
     let value = headers.get("authorization").map(|value| value.to_str().unwrap_or(""));
-    service.access().authenticate(value).await
+    let known = service.access().authenticate(value).await;
+    if let Err(e) = &known {
+        service.audit_stranger(call, header(headers, REQUEST_ID_HEADER).unwrap_or_default(), e).await;
+    }
+    known
 }
 
 fn call(by: &Arc<Principal>, rule: &Rule, headers: &HeaderMap, request_id: String) -> Result<Call, Error> {

@@ -1,4 +1,4 @@
-//! One port: gRPC with reflection and health, and the plain HTTP health pages beside it.
+//! One port: gRPC with reflection and health, the same calls as REST, and the plain HTTP health pages.
 
 use crate::audit::Audit;
 use crate::engine::Engines;
@@ -8,6 +8,7 @@ use crate::gate::gate;
 use crate::machine::Machines;
 use crate::plan::Plans;
 use crate::refused::in_our_terms;
+use crate::rest::{self, RestOptions};
 use crate::run::Runs;
 use crate::token::Tokens;
 use axum::Router;
@@ -36,6 +37,10 @@ pub struct ServerOptions {
     pub streams_per_connection: u32,
     /// Of one message.
     pub message_bytes_max: usize,
+    /// How long the body of a REST request may take to arrive.
+    pub body_within: Duration,
+    /// Between signs of life on a quiet stream of server-sent events.
+    pub heartbeat: Duration,
     /// How long calls in flight may take to finish at a stop.
     pub finish_within: Duration,
 }
@@ -46,6 +51,8 @@ impl Default for ServerOptions {
             connections_max: 4096,
             streams_per_connection: 1024,
             message_bytes_max: 4 * 1024 * 1024,
+            body_within: Duration::from_secs(20),
+            heartbeat: Duration::from_secs(15),
             finish_within: Duration::from_secs(10),
         }
     }
@@ -56,14 +63,15 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-fn router(service: &Service, options: &ServerOptions) -> Result<Router, tonic_reflection::server::Error> {
+fn router(service: &Service, options: &ServerOptions) -> Result<Router, Box<dyn std::error::Error + Send + Sync>> {
+    let max = options.message_bytes_max;
     let (health, health_service) = tonic_health::server::health_reporter();
     let mut routes = Routes::builder();
     // each with the same bound, and known to the health service by its name
     macro_rules! serve {
         ($server:ty, $handler:ident) => {{
             let handler = $handler(service.clone());
-            routes.add_service(<$server>::new(handler).max_decoding_message_size(options.message_bytes_max));
+            routes.add_service(<$server>::new(handler).max_decoding_message_size(max));
             let health = health.clone();
             tokio::spawn(async move { health.set_serving::<$server>().await });
         }};
@@ -83,10 +91,13 @@ fn router(service: &Service, options: &ServerOptions) -> Result<Router, tonic_re
     routes.add_service(health_service).add_service(reflection);
     let grpc = routes.routes().prepare().into_axum_router();
     let grpc = grpc.layer(map_response(in_our_terms)).layer(from_fn_with_state(service.clone(), gate));
+    let bounds = RestOptions { body_bytes_max: max, body_within: options.body_within, heartbeat: options.heartbeat };
+    let rest = rest::router(service.clone(), grpc.clone(), bounds)?;
     let ready = service.clone();
     Ok(Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(move || readyz(ready.clone())))
+        .merge(rest)
         .fallback_service(grpc))
 }
 

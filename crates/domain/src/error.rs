@@ -18,6 +18,7 @@ pub enum Code {
     ResourceExhausted,
     Unavailable,
     DeadlineExceeded,
+    Unimplemented,
     Internal,
 }
 
@@ -62,6 +63,8 @@ reasons! {
     TokenNotFound = "TOKEN_NOT_FOUND" => NotFound,
     /// Nothing of any kind has this id.
     IdNotFound = "ID_NOT_FOUND" => NotFound,
+    /// REST: nothing stands at that path.
+    NoSuchPath = "NO_SUCH_PATH" => NotFound,
     /// A MAC, serial number or system UUID that another machine holds.
     IdentityTaken = "IDENTITY_TAKEN" => AlreadyExists,
     PlanExists = "PLAN_EXISTS" => AlreadyExists,
@@ -95,6 +98,8 @@ reasons! {
     OutcomeUnknown = "OUTCOME_UNKNOWN" => Unavailable,
     ShuttingDown = "SHUTTING_DOWN" => Unavailable,
     DeadlineExceeded = "DEADLINE_EXCEEDED" => DeadlineExceeded,
+    /// REST: something stands at that path, but not for that method.
+    MethodNotAllowed = "METHOD_NOT_ALLOWED" => Unimplemented,
     Internal = "INTERNAL" => Internal,
 }
 
@@ -112,6 +117,7 @@ impl Code {
             Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
             Code::Unavailable => "UNAVAILABLE",
             Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+            Code::Unimplemented => "UNIMPLEMENTED",
             Code::Internal => "INTERNAL",
         }
     }

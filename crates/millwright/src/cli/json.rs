@@ -1,12 +1,10 @@
-//! Messages as JSON and YAML: proto field names in the order of their numbers, every field present,
-//! what is absent as `null`, 64-bit integers as strings.
+//! Messages as JSON and YAML, in the one form that REST has, too.
 
 use super::exit::CliError;
-use prost_reflect::{DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, SerializeOptions};
+pub use api::json::{is_choice, message_of};
+use prost_reflect::{DynamicMessage, MessageDescriptor};
 use proto::{baremetal::v1 as wire, millwright::v1 as engine};
-use serde::ser::{Serialize, SerializeMap as _, Serializer};
-use serde_json::Value;
-use std::sync::LazyLock;
+use serde::ser::{Serialize, Serializer};
 
 /// A message that can be printed: it knows its full name in the descriptors.
 pub trait Wire: prost::Message {
@@ -28,29 +26,16 @@ wire! {
     engine::FreezeState => "millwright.v1.FreezeState",
 }
 
-static POOL: LazyLock<Result<DescriptorPool, String>> =
-    LazyLock::new(|| DescriptorPool::decode(proto::DESCRIPTORS).map_err(|e| e.to_string()));
-
 pub fn descriptor(name: &str) -> Result<MessageDescriptor, CliError> {
-    let pool = POOL.as_ref().map_err(|e| CliError::failed(format!("reading the built-in descriptors: {e}")))?;
-    pool.get_message_by_name(name).ok_or_else(|| CliError::failed(format!("the descriptors know no {name}")))
+    api::json::descriptor(name).map_err(|e| CliError::failed(e.message))
 }
 
 /// A message ready to be serialized.
-pub struct Shown {
-    value: Value,
-    descriptor: MessageDescriptor,
-}
+pub struct Shown(DynamicMessage);
 
 pub fn shown<T: Wire>(message: &T) -> Result<Shown, CliError> {
-    let internal = |e: &dyn std::fmt::Display| CliError::failed(format!("printing a {}: {e}", T::NAME));
-    let descriptor = descriptor(T::NAME)?;
-    let dynamic =
-        DynamicMessage::decode(descriptor.clone(), message.encode_to_vec().as_slice()).map_err(|e| internal(&e))?;
-    let options =
-        SerializeOptions::new().use_proto_field_name(true).skip_default_fields(false).stringify_64_bit_integers(true);
-    let value = dynamic.serialize_with_options(serde_json::value::Serializer, &options).map_err(|e| internal(&e))?;
-    Ok(Shown { value, descriptor })
+    let dynamic = api::json::decode(descriptor(T::NAME)?, &message.encode_to_vec());
+    dynamic.map(Shown).map_err(|e| CliError::failed(format!("printing a {}: {e}", T::NAME)))
 }
 
 impl Shown {
@@ -77,52 +62,8 @@ impl Shown {
 
 impl Serialize for Shown {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Ordered { value: &self.value, descriptor: Some(&self.descriptor) }.serialize(serializer)
+        api::json::Json(&self.0).serialize(serializer)
     }
-}
-
-/// A value whose objects follow the order of the message's fields; maps stay in key order.
-struct Ordered<'a> {
-    value: &'a Value,
-    descriptor: Option<&'a MessageDescriptor>,
-}
-
-impl Serialize for Ordered<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match (self.value, self.descriptor) {
-            (Value::Array(items), Some(_)) => {
-                serializer.collect_seq(items.iter().map(|value| Ordered { value, descriptor: self.descriptor }))
-            }
-            (Value::Object(object), Some(descriptor)) => {
-                let mut map = serializer.serialize_map(None)?;
-                for field in descriptor.fields() {
-                    match object.get(field.name()) {
-                        Some(value) => {
-                            let inner = message_of(&field);
-                            map.serialize_entry(field.name(), &Ordered { value, descriptor: inner.as_ref() })?;
-                        }
-                        None if is_choice(&field) => {}
-                        None => map.serialize_entry(field.name(), &Value::Null)?,
-                    }
-                }
-                map.end()
-            }
-            (value, _) => value.serialize(serializer),
-        }
-    }
-}
-
-/// The message a field holds, unless it is a map or has a JSON form of its own.
-pub fn message_of(field: &FieldDescriptor) -> Option<MessageDescriptor> {
-    match field.kind() {
-        Kind::Message(m) if !field.is_map() && !m.full_name().starts_with("google.protobuf.") => Some(m),
-        _ => None,
-    }
-}
-
-/// Whether a field is one of several of which at most one is present.
-pub fn is_choice(field: &FieldDescriptor) -> bool {
-    field.containing_oneof().is_some_and(|oneof| !oneof.is_synthetic())
 }
 
 #[cfg(test)]

@@ -21,7 +21,8 @@ fn documented(reason: Reason) -> Code {
         | Reason::PlanNotFound
         | Reason::ExecutionNotFound
         | Reason::TokenNotFound
-        | Reason::IdNotFound => Code::NotFound,
+        | Reason::IdNotFound
+        | Reason::NoSuchPath => Code::NotFound,
         // "active run, illegal transition or hard invariant"
         Reason::ActiveRun
         | Reason::IllegalTransition
@@ -59,6 +60,7 @@ fn documented(reason: Reason) -> Code {
         // "a token before the kept range or beyond the head"
         Reason::SequenceOutOfRange => Code::OutOfRange,
         Reason::DeadlineExceeded => Code::DeadlineExceeded,
+        Reason::MethodNotAllowed => Code::Unimplemented,
         Reason::Internal => Code::Internal,
     }
 }
@@ -83,7 +85,7 @@ fn the_reasons_are_spelt_as_they_were() {
         IDEMPOTENCY_KEY_REUSED ACTIVE_RUN ILLEGAL_TRANSITION NOT_YOUR_TRANSITION PHASE_FORBIDS_RUN RUN_ALREADY_ENDED \
         PROVIDER_UNKNOWN CAPABILITY_MISSING CLUSTER_MISSING FROZEN NOT_CONFIRMED LAST_ADMIN VERSION_MISMATCH CONTENTION \
         SEQUENCE_OUT_OF_RANGE LIMIT_REACHED RATE_LIMITED QUEUE_FULL STORAGE_FULL STORE_UNAVAILABLE OUTCOME_UNKNOWN SHUTTING_DOWN \
-        DEADLINE_EXCEEDED INTERNAL";
+        DEADLINE_EXCEEDED INTERNAL NO_SUCH_PATH METHOD_NOT_ALLOWED";
     let now: Vec<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
     for word in known.split_whitespace() {
         assert!(now.contains(&word), "{word} is gone or renamed");

@@ -1,0 +1,231 @@
+//! One room, two doors: every call of the descriptors is made through both, and must come to the same.
+//! A call without an entry here fails the walk.
+
+use crate::fixture::within;
+use crate::world::{Outcome, World};
+use prost_reflect::MethodDescriptor;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// One call through both doors.
+pub struct Case {
+    pub rpc: &'static str,
+    /// The message, as gRPC has it.
+    pub message: Value,
+    pub method: &'static str,
+    pub path: String,
+    pub body: Option<Value>,
+    /// Fields that differ from call to call, wherever they stand.
+    pub apart_from: &'static [&'static str],
+}
+
+pub fn case(rpc: &'static str, message: Value, method: &'static str, path: &str, body: Option<Value>) -> Case {
+    Case { rpc, message, method, path: format!("/api/v1{path}"), body, apart_from: &[] }
+}
+
+impl Case {
+    pub fn apart_from(self, fields: &'static [&'static str]) -> Self {
+        Self { apart_from: fields, ..self }
+    }
+}
+
+pub fn methods() -> Vec<MethodDescriptor> {
+    let pool = api::json::pool().expect("descriptors");
+    pool.services().flat_map(|s| s.methods().collect::<Vec<_>>()).collect()
+}
+
+pub fn method(name: &str) -> MethodDescriptor {
+    methods().into_iter().find(|m| m.full_name() == name).unwrap_or_else(|| panic!("no call is named {name}"))
+}
+
+/// Takes out what differs from call to call.
+fn without(value: &mut Value, fields: &[&str]) {
+    match value {
+        Value::Object(object) => {
+            object.retain(|key, _| !fields.contains(&key.as_str()));
+            object.values_mut().for_each(|v| without(v, fields));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|v| without(v, fields)),
+        _ => {}
+    }
+}
+
+fn comparable(outcome: Outcome, case: &Case) -> Outcome {
+    match outcome {
+        Outcome::Done(mut values, _) if !case.apart_from.is_empty() => {
+            values.iter_mut().for_each(|v| without(v, case.apart_from));
+            Outcome::Done(values, Vec::new())
+        }
+        other => other,
+    }
+}
+
+/// What both doors said, once it is the same.
+pub async fn through_both(world: &World, case: &Case) -> Outcome {
+    let token = &world.http.token;
+    let grpc = within(case.rpc, world.by_grpc(&method(case.rpc), &case.message, token)).await;
+    let rest = within(case.rpc, world.by_rest(case.method, &case.path, case.body.as_ref(), token)).await;
+    let (grpc, rest) = (comparable(grpc, case), comparable(rest, case));
+    assert_eq!(grpc, rest, "{} and {} {}", case.rpc, case.method, case.path);
+    rest
+}
+
+fn machines_and_plans() -> Vec<Case> {
+    let machine = json!({"machine_id": "m-2", "labels": {"sim.latency_ms": "0"}, "spec": {"provider": "sim"}});
+    let plan = json!({"plan_id": "p-1", "display_name": "P", "steps": [{"name": "a", "reboot": {"mode": "bmc"}}]});
+    let id = json!({"machine_id": "m-1"});
+    vec![
+        case(
+            "baremetal.v1.MachineService.RegisterMachine",
+            json!({"machine": machine}),
+            "POST",
+            "/machines",
+            Some(machine.clone()),
+        ),
+        case("baremetal.v1.MachineService.GetMachine", id.clone(), "GET", "/machines/m-1", None),
+        case("baremetal.v1.MachineService.ListMachines", json!({}), "GET", "/machines", None),
+        case(
+            "baremetal.v1.MachineService.ListMachines",
+            json!({"filter": "labels.env=prod AND phase=READY", "page_size": 1}),
+            "GET",
+            "/machines?filter=labels.env%3Dprod+AND%20phase=READY&page_size=1&page_token=",
+            None,
+        ),
+        case(
+            "baremetal.v1.MachineService.UpdateMachine",
+            json!({"machine": {"machine_id": "m-2", "labels": {"a": "1"}}, "update_mask": "labels.a"}),
+            "PATCH",
+            "/machines/m-2",
+            Some(json!({"labels": {"a": "1"}})),
+        )
+        .apart_from(&["version"]),
+        case(
+            "baremetal.v1.MachineService.SetPhase",
+            json!({"machine_id": "m-2", "phase": "READY", "reason": "a test"}),
+            "POST",
+            "/machines/m-2/phase",
+            Some(json!({"phase": "READY", "reason": "a test"})),
+        ),
+        case("baremetal.v1.MachineService.ExplainMachine", id, "GET", "/machines/m-1/why", None),
+        case(
+            "baremetal.v1.PlanService.GetPlan",
+            json!({"plan_id": "default-repave"}),
+            "GET",
+            "/plans/default-repave",
+            None,
+        ),
+        case("baremetal.v1.PlanService.ListPlans", json!({}), "GET", "/plans", None),
+        case("baremetal.v1.PlanService.CreatePlan", json!({"plan": plan}), "POST", "/plans", Some(plan)),
+    ]
+}
+
+fn runs(run: &str) -> Vec<Case> {
+    let start = json!({"request_id": "req-1", "machine_id": "m-1", "type": "REBOOT"});
+    let id = json!({"run_id": run});
+    vec![
+        case("baremetal.v1.RunService.StartRun", start.clone(), "POST", "/runs", Some(start)),
+        case("baremetal.v1.RunService.GetRun", id.clone(), "GET", &format!("/runs/{run}"), None),
+        case("baremetal.v1.RunService.ListRuns", json!({}), "GET", "/runs", None),
+        case("baremetal.v1.RunService.CancelRun", id.clone(), "POST", &format!("/runs/{run}/cancel"), None),
+        case(
+            "baremetal.v1.RunService.WatchRuns",
+            json!({"filter": format!("run_id={run}"), "after_sequence": 0}),
+            "GET",
+            &format!("/runs:watch?filter=run_id%3D{run}&after_sequence=0"),
+            None,
+        ),
+        case("baremetal.v1.RunService.StreamRunLogs", id.clone(), "GET", &format!("/runs/{run}/logs"), None),
+        case("baremetal.v1.RunService.ExplainRun", id, "GET", &format!("/runs/{run}/why"), None),
+    ]
+}
+
+fn operations(run: &str) -> Vec<Case> {
+    let id = json!({"execution_id": run});
+    let why = json!({"reason": "a test"});
+    let both = json!({"execution_id": run, "reason": "a test"});
+    let one = |verb: &str| format!("/admin/executions/{run}{verb}");
+    vec![
+        case("millwright.v1.EngineService.ListExecutions", json!({}), "GET", "/admin/executions", None),
+        case("millwright.v1.EngineService.DescribeExecution", id, "GET", &one(""), None),
+        case("millwright.v1.EngineService.CancelExecution", both.clone(), "POST", &one("/cancel"), Some(why.clone())),
+        case("millwright.v1.EngineService.TerminateExecution", both, "POST", &one("/terminate"), Some(why.clone())),
+        case("millwright.v1.EngineService.GetFreeze", json!({}), "GET", "/admin/freeze", None),
+        case("millwright.v1.EngineService.Freeze", why.clone(), "POST", "/admin/freeze", Some(why))
+            .apart_from(&["since"]),
+        case("millwright.v1.EngineService.Unfreeze", json!({}), "POST", "/admin/unfreeze", None),
+    ]
+}
+
+fn access_and_sight() -> Vec<Case> {
+    let token = json!({"name": "ci", "role": "viewer"});
+    vec![
+        case("millwright.v1.TokenService.GetMe", json!({}), "GET", "/me", None),
+        case("millwright.v1.TokenService.ListTokens", json!({}), "GET", "/tokens", None),
+        case("millwright.v1.TokenService.CreateToken", token.clone(), "POST", "/tokens", Some(token)).apart_from(&[
+            "token_id",
+            "prefix",
+            "created_at",
+            "secret",
+        ]),
+        case("millwright.v1.TokenService.RevokeToken", json!({"token_id": "tok_1"}), "DELETE", "/tokens/tok_1", None),
+        case(
+            "millwright.v1.EventService.WatchEvents",
+            json!({"after": 0, "no_follow": true}),
+            "GET",
+            "/events?after=0&no_follow=true",
+            None,
+        ),
+        case(
+            "millwright.v1.AuditService.ListAudit",
+            json!({"filter": "call=none"}),
+            "GET",
+            "/audit?filter=call%3Dnone",
+            None,
+        ),
+        case("millwright.v1.ExplainService.Explain", json!({"id": "m-1"}), "GET", "/why/m-1", None),
+    ]
+}
+
+/// Calls that rightly end in a refusal here: what they are about has ended, or is not there.
+const REFUSED_HERE: &[&str] = &[
+    "baremetal.v1.RunService.CancelRun",
+    "millwright.v1.EngineService.CancelExecution",
+    "millwright.v1.EngineService.TerminateExecution",
+    "millwright.v1.TokenService.RevokeToken",
+];
+
+// DESIGN section 8: the doors cannot drift apart
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_call_answers_alike_through_both_doors() {
+    let (world, run) = World::lived_in().await;
+    let cases: Vec<Case> =
+        [machines_and_plans(), runs(&run), operations(&run), access_and_sight()].into_iter().flatten().collect();
+    let covered: BTreeSet<&str> = cases.iter().map(|c| c.rpc).collect();
+    let missing: Vec<String> =
+        methods().iter().map(|m| m.full_name().to_owned()).filter(|m| !covered.contains(m.as_str())).collect();
+    assert!(missing.is_empty(), "give these an entry in this walk: {missing:?}");
+    for case in &cases {
+        let outcome = through_both(&world, case).await;
+        match &outcome {
+            Outcome::Done(answers, _) => {
+                assert!(!answers.is_empty() || method(case.rpc).is_server_streaming(), "{}", case.rpc);
+            }
+            Outcome::Refused { .. } => assert!(REFUSED_HERE.contains(&case.rpc), "{}: {outcome:?}", case.rpc),
+        }
+    }
+}
+
+// CONTRACT "One port": authentication everywhere
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strangers_are_refused_alike_at_both_doors() {
+    let (world, run) = World::lived_in().await;
+    let cases = [machines_and_plans(), runs(&run), operations(&run), access_and_sight()].into_iter().flatten();
+    for case in cases {
+        let grpc = world.by_grpc(&method(case.rpc), &case.message, "mwt_wrong").await;
+        let rest = world.by_rest(case.method, &case.path, case.body.as_ref(), "mwt_wrong").await;
+        assert_eq!(grpc, rest, "{}", case.rpc);
+        assert!(
+            matches!(&rest, Outcome::Refused { code, reason, .. } if code == "UNAUTHENTICATED" && reason == "TOKEN_INVALID")
+        );
+    }
+}

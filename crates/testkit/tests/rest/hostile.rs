@@ -1,0 +1,216 @@
+//! Bodies that no honest client sends: answered with a documented code, never stored, and nobody else
+//! is held up.
+
+use crate::client::{Answer, Http, Wire};
+use crate::world::World;
+use serde_json::json;
+use std::time::Duration;
+use testkit::fleet::{Database, Fleet, quick};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+const MACHINES: &str = "/api/v1/machines";
+const JSON: (&str, &str) = ("Content-Type", "application/json");
+
+async fn post(world: &World, body: &[u8]) -> Answer {
+    world.http.send("POST", MACHINES, &[JSON], body).await
+}
+
+/// Whoever else calls is served, and nothing was stored.
+async fn is_unharmed(world: &World) {
+    let list = world.http.get(MACHINES).await.ok();
+    assert_eq!(list["machines"], json!([]));
+}
+
+#[tokio::test]
+async fn what_is_no_json_is_malformed() {
+    let world = World::new().await;
+    let deep = format!("{}{}", r#"{"spec":"#.repeat(10_000), "}".repeat(10_000));
+    let wide = format!("[{}]", "[],".repeat(100_000));
+    for body in [
+        b"{".as_slice(),
+        b"}",
+        b"{\"machine_id\": \"m\"} x",
+        b"{\"machine_id\": \"m\",}",
+        b"machine_id=m",
+        b"\xef\xbb\xbf{}",
+        b"{\"machine_id\": \"\xff\"}",
+        b"{\"machine_id\": \"\\ud800\"}",
+        b"{\"machine_id\": \"\\ud800\\u0041\"}",
+        b"{\"machine_id\": \"a\nb\"}",
+        b"{\"version\": 1e999}",
+        b"{\"version\": 0x10}",
+        b"{\"version\": NaN}",
+        b"\0",
+        deep.as_bytes(),
+        wide.as_bytes(),
+    ] {
+        let told = post(&world, body).await.malformed();
+        assert!(told.len() < 1100, "{told}");
+    }
+    is_unharmed(&world).await;
+}
+
+#[tokio::test]
+async fn values_of_the_wrong_kind_are_malformed() {
+    let world = World::new().await;
+    for (body, says) in [
+        (r#"[]"#, "body: expected an object, found a list"),
+        (r#""m-1""#, "body: expected an object"),
+        (r#"5"#, "body: expected an object"),
+        (r#"true"#, "body: expected an object"),
+        (r#"{"machine_id": 5}"#, "machine_id: expected a text, found 5"),
+        (r#"{"machine_id": {"a": 1}}"#, "machine_id: expected a text, found an object"),
+        (r#"{"spec": {"mac_addresses": {"0": "a"}}}"#, "spec.mac_addresses: expected a list"),
+        (r#"{"labels": {"a": ["b"]}}"#, "labels.a: expected a text, found a list"),
+        (r#"{"version": 18446744073709551616}"#, "version: expected a whole number"),
+        (r#"{"version": -1}"#, "version: expected a whole number"),
+        (r#"{"version": 1.5}"#, "version: expected a whole number"),
+        (r#"{"version": "9999999999999999999999999"}"#, "version: expected a whole number"),
+        (r#"{"machine_id": "a", "machine_id": "b"}"#, "body: is not valid JSON: machine_id stands twice"),
+        (r#"{"machine_id": "a", "machineId": "b"}"#, "machine"),
+        (r#"{"__proto__": {}}"#, "__proto__: unknown field"),
+        (
+            r#"{"status": {"conditions": [{"last_transition": "soon"}]}}"#,
+            "status.conditions[0].last_transition: expected a time",
+        ),
+        (r#"{"machine_id": "a\u0000b"}"#, "machine"),
+    ] {
+        let told = post(&world, body.as_bytes()).await.malformed();
+        assert!(told.starts_with(says), "{body}: {told}");
+    }
+    is_unharmed(&world).await;
+}
+
+#[tokio::test]
+async fn what_is_not_said_to_be_json_in_utf_8_is_refused() {
+    let world = World::new().await;
+    for kind in [
+        "text/plain",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/json; charset=latin1",
+        "json",
+        "",
+    ] {
+        let answer = world.http.send("POST", MACHINES, &[("Content-Type", kind)], b"{}").await;
+        assert!(answer.malformed().starts_with("content-type: "), "{kind}");
+    }
+    let answer = world.http.send("POST", MACHINES, &[JSON, ("Content-Encoding", "gzip")], b"\x1f\x8b").await;
+    assert!(answer.malformed().starts_with("content-encoding: "));
+    is_unharmed(&world).await;
+    for kind in ["application/json", "application/json; charset=utf-8", "application/merge-patch+json"] {
+        world.http.send("POST", MACHINES, &[("Content-Type", kind)], b"{\"machine_id\": \"m-1\"}").await.ok();
+    }
+    world.http.send("POST", MACHINES, &[], b"{\"machine_id\": \"m-2\"}").await.ok();
+}
+
+// DESIGN "limits": a body has a bound, and the connection outlives a refusal
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused_and_the_connection_goes_on() {
+    let world = World::new().await;
+    let large = format!(r#"{{"labels": {{"a": "{}"}}}}"#, "x".repeat(5 * 1024 * 1024));
+    let mut wire = world.http.wire().await;
+    for _ in 0..2 {
+        let opening = world.http.opening("POST", MACHINES, &[JSON]);
+        wire.send(format!("{opening}Content-Length: {}\r\n\r\n{large}", large.len()).as_bytes()).await;
+        let error = wire.answer().await.refused(429, "LIMIT_REACHED");
+        assert_eq!(error["code"], "RESOURCE_EXHAUSTED");
+    }
+    wire.send(format!("{}\r\n", world.http.opening("GET", MACHINES, &[])).as_bytes()).await;
+    wire.answer().await.ok();
+    // said beforehand, it need not be sent
+    let opening = world.http.opening("POST", MACHINES, &[JSON, ("Expect", "100-continue")]);
+    let mut wire = world.http.wire().await;
+    wire.send(format!("{opening}Content-Length: 99999999999\r\n\r\n").as_bytes()).await;
+    wire.answer().await.refused(429, "LIMIT_REACHED");
+    is_unharmed(&world).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_without_end_is_cut_off() {
+    let world = World::new().await;
+    let mut wire = world.http.wire().await;
+    wire.send(
+        format!("{}Transfer-Encoding: chunked\r\n\r\n", world.http.opening("POST", MACHINES, &[JSON])).as_bytes(),
+    )
+    .await;
+    let chunk = format!("10000\r\n{}\r\n", " ".repeat(0x10000));
+    let mut sent = 0usize;
+    while sent < 256 * 1024 * 1024 && wire.try_send(chunk.as_bytes()).await {
+        sent += 0x10000;
+    }
+    assert!(sent < 256 * 1024 * 1024, "somebody took all of it");
+    is_unharmed(&world).await;
+}
+
+/// A server that waits only a little for bodies.
+async fn hasty() -> (Http, DropGuard) {
+    let fleet = tokio::task::spawn_blocking(|| Fleet::new(Database::Sqlite, 1)).await.expect("a fleet");
+    let engine = fleet.engine(quick("test"), None);
+    let service = fleet.service(&engine).await;
+    let token = service::new_secret().expect("randomness");
+    service.access().add_admin(&token, "tester").await.expect("a token");
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let url = format!("http://{}", listener.local_addr().expect("an address"));
+    let stop = CancellationToken::new();
+    let options = api::ServerOptions { body_within: Duration::from_millis(300), ..Default::default() };
+    tokio::spawn(api::serve(listener, service, options, stop.clone()));
+    (Http { url, token }, stop.drop_guard())
+}
+
+// slow senders are not waited for
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_does_not_arrive_is_given_up() {
+    let (http, _server) = hasty().await;
+    let mut slow: Vec<Wire> = Vec::new();
+    for _ in 0..10 {
+        let mut wire = http.wire().await;
+        wire.send(format!("{}Content-Length: 100\r\n\r\n{{", http.opening("POST", MACHINES, &[JSON])).as_bytes()).await;
+        slow.push(wire);
+    }
+    http.get(MACHINES).await.ok();
+    for wire in &mut slow {
+        let error = wire.answer().await.refused(504, "DEADLINE_EXCEEDED");
+        assert_eq!(error["code"], "DEADLINE_EXCEEDED");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_is_not_carried_out() {
+    let world = World::new().await;
+    for opening in
+        ["Content-Length: 100\r\n\r\n{\"machine_id\": \"m-1\"}", "Transfer-Encoding: chunked\r\n\r\n5\r\n{\"mac"]
+    {
+        let mut wire = world.http.wire().await;
+        wire.send(format!("{}{opening}", world.http.opening("POST", MACHINES, &[JSON])).as_bytes()).await;
+        wire.finish().await;
+        if let Some(head) = wire.try_head().await {
+            assert_eq!(head.status, 400);
+        }
+    }
+    is_unharmed(&world).await;
+}
+
+#[tokio::test]
+async fn a_body_where_none_belongs_is_refused() {
+    let world = World::new().await;
+    let answer = world.http.send("GET", MACHINES, &[JSON], b"{\"filter\": \"phase=READY\"}").await;
+    assert!(answer.malformed().starts_with("body: this call takes none"));
+    let mut wire = world.http.wire().await;
+    // nothing in chunks is nothing
+    wire.send(
+        format!("{}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", world.http.opening("GET", MACHINES, &[])).as_bytes(),
+    )
+    .await;
+    wire.answer().await.ok();
+}
+
+// a stranger's body is not even read
+#[tokio::test]
+async fn strangers_do_not_get_to_send() {
+    let world = World::new().await;
+    let mut wire = world.http.wire().await;
+    let opening = world.http.opening("POST", MACHINES, &[JSON, ("Authorization", "Bearer mwt_wrong")]);
+    wire.send(format!("{opening}Content-Length: 4000000\r\n\r\n{{").as_bytes()).await;
+    wire.answer().await.refused(401, "TOKEN_INVALID");
+}

@@ -24,6 +24,7 @@ pub struct FreezeArgs {
 }
 
 #[derive(Args)]
+#[command(after_help = "Example:\n  millwright unfreeze")]
 pub struct UnfreezeArgs {}
 
 pub async fn freeze(args: FreezeArgs, options: &ClientOptions) -> Result<(), CliError> {

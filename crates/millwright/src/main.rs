@@ -4,6 +4,7 @@ mod cli;
 mod config;
 mod data_dir;
 mod demo;
+mod doctor;
 mod maintenance;
 mod plan_folder;
 mod serve;
@@ -42,6 +43,8 @@ enum Command {
     Backup(maintenance::BackupOptions),
     /// Put a backup in the place of the embedded database
     Restore(maintenance::RestoreOptions),
+    /// Check a configuration and everything it points at, and the way to the server
+    Doctor(doctor::DoctorOptions),
     #[command(flatten)]
     Client(cli::Command),
     /// Print a script that completes commands in your shell
@@ -82,6 +85,7 @@ async fn execute(arguments: Arguments) -> Result<ExitCode, String> {
         Command::Demo(options) => demo::run(options).await,
         Command::Backup(options) => maintenance::backup(&options),
         Command::Restore(options) => maintenance::restore(&options),
+        Command::Doctor(options) => Ok(doctor::run(options, &arguments.client).await),
         Command::Client(command) => Ok(cli::execute(command, arguments.client).await),
         Command::Completion(args) => Ok(written(cli::completion(Arguments::command(), &args))),
         Command::Man(args) => Ok(written(cli::man(Arguments::command(), &args))),
@@ -122,5 +126,10 @@ mod tests {
     #[test]
     fn the_grammar_is_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_reference_follows_the_grammar() {
+        testkit::golden::check("docs/cli.md", &cli::markdown(Arguments::command()));
     }
 }

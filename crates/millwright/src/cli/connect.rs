@@ -2,6 +2,7 @@
 
 use super::ClientOptions;
 use super::exit::{CliError, TOKEN_HINT};
+use super::output::{Format, note};
 use super::target::Target;
 use super::tls;
 use proto::baremetal::v1::machine_service_client::MachineServiceClient;
@@ -67,7 +68,12 @@ pub struct Clients {
 
 /// Connects as the options say. The server must be there: a wrong address is told at once.
 pub async fn connect(options: &ClientOptions) -> Result<Clients, CliError> {
-    connect_as(&Target::resolve(options)?).await
+    let target = Target::resolve(options)?;
+    // beside JSON nothing but an error stands on stderr
+    if let Some(doubt) = target.doubt().filter(|_| options.output != Format::Json) {
+        note(&format!("warning: {doubt}"));
+    }
+    connect_as(&target).await
 }
 
 /// Connects to where the settings point.
@@ -89,9 +95,7 @@ pub(super) async fn open(server: &str, token: &str, ca_file: Option<&Path>) -> R
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
     if tls::is_wanted(server) {
-        endpoint = endpoint
-            .tls_config(tls::config(ca_file)?)
-            .map_err(|e| CliError::usage(format!("preparing TLS for {server}: {}", innermost(&e))))?;
+        endpoint = tls::encrypted(&endpoint, server, ca_file)?;
     }
     let channel = match endpoint.connect().await {
         Ok(channel) => channel,
@@ -123,7 +127,7 @@ pub async fn call<T>(answer: impl Future<Output = Result<Response<T>, Status>>) 
     }
 }
 
-fn innermost(error: &dyn std::error::Error) -> String {
+pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(next) = cause.source() {
         cause = next;

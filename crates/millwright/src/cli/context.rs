@@ -5,7 +5,7 @@ use super::contexts::{Context, Contexts, check_name, place};
 use super::exit::CliError;
 use super::output::{Column, Format, Screen, Table, note};
 use super::sheet::Sheet;
-use super::target::{Target, address, env, read_token};
+use super::target::{Target, address, env, read_token, seen_by_all};
 use super::text::now;
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -260,12 +260,15 @@ impl Place {
         }
         if let Some(path) = &options.token_file {
             read_token(path).map_err(|e| CliError::usage(format!("--token-file {}: {e}", path.display())))?;
+            if let Some(warning) = seen_by_all(path) {
+                note(&format!("warning: {warning}"));
+            }
             (context.token_file, context.token) = (Some(whole(path)?), None);
         } else if args.token_stdin {
             (context.token, context.token_file) = (Some(token_from_stdin()?), None);
         }
         if let Some(path) = &options.ca_file {
-            super::tls::config(Some(path))?;
+            super::tls::authorities(path)?;
             context.ca_file = Some(whole(path)?);
         }
         let server = context.server.clone();

@@ -86,12 +86,13 @@ impl Contexts {
         })?;
         let at = |name: &str| line_of(text.find(name).unwrap_or(0));
         for (name, context) in &contexts.contexts {
-            check_name(name).map_err(|e| (at(name), e.to_string()))?;
+            let section = at(&format!("contexts.{name}"));
+            check_name(name).map_err(|e| (section, e.to_string()))?;
             if context.server.is_empty() {
-                return Err((at(name), format!("the context {name} has no server")));
+                return Err((section, format!("the context {name} has no server")));
             }
             if context.token.is_some() && context.token_file.is_some() {
-                return Err((at(name), format!("the context {name} has both a token and a token_file")));
+                return Err((section, format!("the context {name} has both a token and a token_file")));
             }
         }
         if !contexts.current.is_empty() && !contexts.contexts.contains_key(&contexts.current) {

@@ -100,17 +100,18 @@ fn judge_move(trial: &mut DryRun, machine: &Machine, to: &str) {
     let id = &machine.machine_id;
     let status = machine.status.clone().unwrap_or_default();
     let from = status.phase().as_str_name();
+    let run = &status.active_run_id;
+    if !run.is_empty() {
+        let error = CliError::refused(format!("{id} is held by {run}")).because("ACTIVE_RUN");
+        trial.obstacle(error.hint(format!("millwright run watch {run}, or: millwright run cancel {run}")));
+        return;
+    }
     let (Some(now), Some(then)) = (machine::Phase::parse(from), machine::Phase::parse(to)) else {
         trial.fine(format!("{id} is {from}; whether it may be {to} only the server can tell"));
         return;
     };
     match judge(Some(now), then, SET_PHASE, Owner::Operator) {
         _ if now == then => trial.fine(format!("{id} is {to} already")),
-        Verdict::Allowed(_) if !status.active_run_id.is_empty() => {
-            let run = &status.active_run_id;
-            let error = CliError::refused(format!("{id} is held by {run}")).because("ACTIVE_RUN");
-            trial.obstacle(error.hint(format!("millwright run watch {run}, or: millwright run cancel {run}")));
-        }
         Verdict::Allowed(guard) => {
             trial.fine(format!("{id} may go from {from} to {to} (needs: {})", guard.describe()));
         }

@@ -20,6 +20,7 @@ mod output;
 mod plan;
 mod plan_file;
 mod progress;
+#[cfg(test)]
 mod reference;
 mod run;
 mod run_look;

@@ -1,5 +1,4 @@
 //! The reference page of the command line, `docs/cli.md`, written from the grammar. A test keeps it true.
-#![cfg(test)]
 
 use clap::{Arg, ArgAction, Command};
 use std::fmt::Write as _;

@@ -7,15 +7,20 @@ use super::connect::{Clients, call};
 use super::dry_run::DryRun;
 use super::exit::{CliError, Exit};
 use super::output::Format;
+use super::token::quoted;
 use domain::lifecycle::State as _;
 use domain::machine::{Phase, may_start_run};
 use domain::plan_defaults::{default_plan_id, tailored};
 use domain::run::RunType;
-use proto::baremetal::v1::{GetMachineRequest, GetPlanRequest, Machine, StartRunRequest};
+use proto::baremetal::v1::{GetMachineRequest, GetPlanRequest, ListRunsRequest, Machine, StartRunRequest};
 use proto::millwright::v1::GetFreezeRequest;
 
 pub async fn look(clients: &Clients, request: &StartRunRequest, format: Format) -> Result<(), CliError> {
     let mut trial = DryRun::new("baremetal.v1.RunService/StartRun", &request.machine_id, request)?;
+    if let Some(run) = replayed(clients, request).await? {
+        trial.fine(format!("this request has started {run} already: it would be answered with that run again"));
+        return trial.print(format);
+    }
     let asked = GetMachineRequest { machine_id: request.machine_id.clone() };
     match call(clients.machines.clone().get_machine(asked)).await {
         Ok(machine) => {
@@ -33,6 +38,15 @@ pub async fn look(clients: &Clients, request: &StartRunRequest, format: Format) 
         trial.fine(format!("{}; the run would wait", super::freeze::sentence(&state, super::text::now())));
     }
     trial.print(format)
+}
+
+/// The run that a request of this id has started on the machine.
+async fn replayed(clients: &Clients, request: &StartRunRequest) -> Result<Option<String>, CliError> {
+    let (machine, id) = (quoted(&request.machine_id), quoted(&request.request_id));
+    let filter = format!("machine_id={machine} AND request_id={id}");
+    let request = ListRunsRequest { filter, page_size: 1, page_token: String::new() };
+    let page = call(clients.runs.clone().list_runs(request)).await?;
+    Ok(page.runs.into_iter().next().map(|run| run.run_id))
 }
 
 fn judge_machine(trial: &mut DryRun, machine: &Machine, request: &StartRunRequest) {

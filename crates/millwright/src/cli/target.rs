@@ -7,7 +7,6 @@
 use super::ClientOptions;
 use super::contexts::{self, Context, Contexts};
 use super::exit::{CliError, TOKEN_HINT};
-use super::output::note;
 use std::fmt;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -111,6 +110,14 @@ impl Target {
     /// Whether nobody said which server: the local one is meant, if there is one.
     pub fn is_by_default(&self) -> bool {
         self.server_from == Origin::Default
+    }
+
+    /// What is doubtful about where the token is kept.
+    pub fn doubt(&self) -> Option<String> {
+        match &self.token {
+            Some((Token::File(path), _)) => seen_by_all(path),
+            Some((Token::Given(_), _)) | None => None,
+        }
     }
 
     /// The token itself, read from where it is kept.
@@ -235,6 +242,14 @@ pub fn address(server: &str) -> Result<String, String> {
     }
 }
 
+/// A token that everybody on this machine can read. No error: a mounted secret may look so, and be alone.
+pub fn seen_by_all(path: &Path) -> Option<String> {
+    let known = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    let shown = path.display();
+    (known.permissions().mode() & 0o004 != 0)
+        .then(|| format!("everybody can read the token in {shown}; chmod 600 {shown}"))
+}
+
 pub fn read_token(path: &Path) -> std::io::Result<String> {
     const TOKEN_FILE_MAX: u64 = 4096;
     let known = std::fs::metadata(path)?;
@@ -244,9 +259,6 @@ pub fn read_token(path: &Path) -> std::io::Result<String> {
     let token = std::fs::read_to_string(path)?.trim().to_owned();
     if token.is_empty() {
         return Err(std::io::Error::other("the file is empty"));
-    }
-    if known.is_file() && known.permissions().mode() & 0o004 != 0 {
-        note(&format!("warning: everybody can read the token in {0}; chmod 600 {0}", path.display()));
     }
     Ok(token)
 }

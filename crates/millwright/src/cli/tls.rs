@@ -3,6 +3,7 @@
 //! A failed handshake has few causes and each has its own next step, so each is told apart: not trusted,
 //! expired, made for another name, or one side speaks TLS and the other does not.
 
+use super::connect::innermost;
 use super::exit::CliError;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -13,7 +14,7 @@ use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tonic::transport::{Certificate, ClientTlsConfig};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
 /// For a look at who is there after a failure.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -28,30 +29,30 @@ pub fn is_wanted(server: &str) -> bool {
     server.starts_with("https://")
 }
 
-/// The system's authorities, and those of the file.
-pub fn config(ca_file: Option<&Path>) -> Result<ClientTlsConfig, CliError> {
-    let Some(path) = ca_file else { return Ok(ClientTlsConfig::new().with_enabled_roots()) };
+/// The endpoint, encrypted: trusting the system's authorities and those of the file.
+pub fn encrypted(endpoint: &Endpoint, server: &str, ca_file: Option<&Path>) -> Result<Endpoint, CliError> {
+    let wrong = |e: tonic::transport::Error| {
+        CliError::usage(format!("preparing TLS for {server}: {}", innermost(&e)))
+            .hint("where the system has no authorities of its own, name one by --ca-file FILE")
+    };
+    let Some(path) = ca_file else {
+        return endpoint.clone().tls_config(ClientTlsConfig::new().with_enabled_roots()).map_err(wrong);
+    };
+    let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authorities(path)?));
+    // a system without any authorities is no reason to refuse the one that was named
+    let with_system = endpoint.clone().tls_config(config.clone().with_enabled_roots());
+    with_system.or_else(|_| endpoint.clone().tls_config(config)).map_err(wrong)
+}
+
+/// The text of a file that holds at least one certificate.
+pub fn authorities(path: &Path) -> Result<Vec<u8>, CliError> {
     let wrong = |why: &dyn std::fmt::Display| {
         CliError::usage(format!("the authority's file {}: {why}", path.display()))
             .hint("it must hold certificates in PEM, from -----BEGIN CERTIFICATE-----")
     };
     let pem = std::fs::read(path).map_err(|e| wrong(&e))?;
     let found: Vec<_> = CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|e| wrong(&e))?;
-    if found.is_empty() {
-        return Err(wrong(&"there is no certificate in it"));
-    }
-    let config = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem));
-    // a system without any authorities of its own is no reason to refuse the one that was named
-    let system = rustls_roots_there();
-    Ok(if system { config.with_enabled_roots() } else { config })
-}
-
-/// Whether the system has authorities; where they usually are.
-fn rustls_roots_there() -> bool {
-    ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().any(|name| std::env::var_os(name).is_some())
-        || ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"]
-            .iter()
-            .any(|path| Path::new(path).exists())
+    if found.is_empty() { Err(wrong(&"there is no certificate in it")) } else { Ok(pem) }
 }
 
 /// The TLS failure inside an error, if there is one.

@@ -129,6 +129,6 @@ fn a_file_without_a_certificate_is_refused_by_name() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("empty.pem");
     std::fs::write(&path, "no certificate").expect("written");
-    let error = config(Some(&path)).map(|_| ()).expect_err("nothing in it");
+    let error = authorities(&path).expect_err("nothing in it");
     assert!(error.to_string().contains("empty.pem"), "{error}");
 }

@@ -315,7 +315,11 @@ mod tests {
     async fn a_tail_ends_when_all_is_told_or_goes_on_for_ever() {
         let mut heard = Vec::new();
         let once = script(vec![Ok(vec![Ok(1), Err(Status::unavailable("gone"))]), Ok(vec![Ok(2)])], Some(0));
-        tail(once, true, |n| Ok(heard.push(*n))).await.expect("told");
+        let keep = |n: &u64| {
+            heard.push(*n);
+            Ok(())
+        };
+        tail(once, true, keep).await.expect("told");
         assert_eq!(heard, [1, 2]);
         let enough = |n: &u64| if *n < 3 { Ok(()) } else { Err(CliError::failed("enough")) };
         let on = script(vec![Ok(vec![Ok(1)]), Ok(vec![Ok(2)]), Ok(vec![Ok(3)])], None);

@@ -24,8 +24,10 @@ pub async fn check(report: &mut Report, options: &ClientOptions) {
         Err(e) => return report.error("token", &e),
     };
     report.secret(&secret);
-    if let Some((Token::File(path), _)) = &target.token {
-        report.fine("token", format!("read from {}", path.display()));
+    match (target.doubt(), &target.token) {
+        (Some(doubt), _) => report.doubtful("token", doubt, "if others were here, make a new one and revoke this one"),
+        (None, Some((Token::File(path), _))) => report.fine("token", format!("read from {}", path.display())),
+        (None, Some((Token::Given(_), _)) | None) => {}
     }
     let clients = match connect_as(&target).await {
         Ok(clients) => clients,

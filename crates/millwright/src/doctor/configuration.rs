@@ -63,8 +63,7 @@ fn is_secret(name: &str) -> bool {
 }
 
 fn secrets(report: &mut Report, table: &toml::Table, environment: &[(String, String)]) {
-    for (name, value) in environment.iter().filter(|(name, _)| name.starts_with(PREFIX) && is_secret(name)) {
-        let _: &str = name;
+    for (_, value) in environment.iter().filter(|(name, _)| name.starts_with(PREFIX) && is_secret(name)) {
         report.secret(value);
     }
     for (name, value) in table {

@@ -124,16 +124,14 @@ pub fn check_address(report: &mut Report, found: &Found, held: bool) {
     let listen = &found.config.server.listen;
     match TcpListener::bind(listen) {
         Ok(listener) => {
-            drop(listener.local_addr().map(|address| {
-                if address.ip().is_loopback() || found.tls.cert.is_some() {
-                    report.fine(AREA, format!("{listen} is free"));
-                } else {
-                    let what = format!(
-                        "{listen} can be reached from other machines, and tokens would cross the network unencrypted"
-                    );
-                    report.doubtful(AREA, what, "set tls.cert and tls.key, or listen on 127.0.0.1");
-                }
-            }));
+            let beyond = listener.local_addr().is_ok_and(|address| !address.ip().is_loopback());
+            if beyond && found.tls.cert.is_none() {
+                let what = "can be reached from other machines, and tokens would cross the network unencrypted";
+                let next = "set tls.cert and tls.key, or listen on 127.0.0.1";
+                report.doubtful(AREA, format!("{listen} is free; it {what}"), next);
+            } else {
+                report.fine(AREA, format!("{listen} is free"));
+            }
         }
         Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && held => {
             report.fine(AREA, format!("{listen} is in use, as it should be: the server runs"));

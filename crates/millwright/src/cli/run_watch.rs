@@ -159,7 +159,8 @@ async fn time_is_up(clients: &Clients, id: &str, limit: Duration) -> CliError {
         Err(_) => format!("{id} has not ended"),
     };
     CliError::failed(format!("{stands}, after waiting {}", say(limit)))
-        .hint(format!("it goes on; look with: millwright run show {id}"))
+        .because("WAIT_TIMED_OUT")
+        .hint(format!("it goes on; ask: millwright why {id}"))
 }
 
 /// Follows a run that was just started and ends with its result. Ctrl-C leaves the run alone.

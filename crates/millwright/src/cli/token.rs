@@ -203,7 +203,9 @@ fn lost(error: CliError, answer: &CreateTokenResponse) -> CliError {
 fn print_created(answer: &CreateTokenResponse, format: Format) -> Result<(), CliError> {
     let token = answer.token.clone().unwrap_or_default();
     match format {
-        Format::Json | Format::Yaml => output::one(format, answer, &token.token_id, |_| Vec::new()),
+        Format::Json | Format::Yaml => {
+            output::one(format, answer, &token.token_id, |_| Vec::new()).map_err(|e| lost(e.outcome_unknown(), answer))
+        }
         Format::Table | Format::Wide | Format::Name => {
             if format.is_for_people() {
                 let scope = if token.customer_id.is_empty() {

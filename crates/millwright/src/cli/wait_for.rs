@@ -68,15 +68,17 @@ impl Goal {
 
     /// The end of a wait that did not reach it.
     pub fn missed(&self, run: &Run) -> CliError {
-        let died = run.error.as_ref().map(|error| format!(": {}: {}", error.code, clean(&error.message)));
-        let ended = format!("{} {}{}", run.run_id, phase_word(run), died.unwrap_or_default());
+        let died = run.error.as_ref().map(|error| format!(": {}", clean(&error.message))).unwrap_or_default();
+        let ended = format!("{} {}{died}", run.run_id, phase_word(run));
         let error = match self {
             Goal::Step(name, state) => {
                 CliError::failed(format!("step {name} was never {}; {ended}", state.as_str_name()))
             }
             Goal::Terminal | Goal::Phase(_) => CliError::failed(ended),
         };
-        error.hint(format!("millwright run logs {}", run.run_id))
+        let code = run.error.as_ref().map(|error| error.code.as_str()).filter(|code| !code.is_empty());
+        let error = error.because(code.unwrap_or(phase_word(run)));
+        error.hint(format!("millwright why {0}, or: millwright run logs {0}", run.run_id))
     }
 
     /// Whether the run as a whole is the goal, so that its end is what is printed.

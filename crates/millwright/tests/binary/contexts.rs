@@ -57,15 +57,10 @@ fn a_token_in_the_file_is_for_its_owner_alone_and_is_never_shown() {
     let home = Home::new();
     let server = home.launch("data").with(&["--sim", "1"]).start();
     let secret = std::fs::read_to_string(&server.token_file).expect("a token");
-    let mut command = std::process::Command::new("sh");
-    command.arg("-c").arg(format!(
-        "exec {} context set lab --server {} --token-stdin < {}",
-        env!("CARGO_BIN_EXE_millwright"),
-        server.url,
-        server.token_file.display()
-    ));
-    command.env("XDG_CONFIG_HOME", home.path("config")).current_dir(home.path(""));
-    assert!(command.status().expect("runs").success());
+    let mut command = program(&home.path(""));
+    command.args(["context", "set", "lab", "--server", &server.url, "--token-stdin"]);
+    let set = command.stdin(std::fs::File::open(&server.token_file).expect("a token")).output().expect("runs");
+    assert!(set.status.success(), "{}", String::from_utf8_lossy(&set.stderr));
     let mode = std::fs::metadata(file(&home)).expect("there").permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     assert_eq!(home.run(&["machine", "list", "-o", "name"]).with(0).out, "sim-0001\n");

@@ -26,6 +26,12 @@ fn traces(folder: &Path) -> BTreeMap<String, (u32, u64, SystemTime)> {
     found
 }
 
+/// Looks, with an address that nobody else can have taken.
+fn look(home: &Home, words: &[&str]) -> Ended {
+    let mut command = program(&home.path(""));
+    run(command.arg("doctor").args(words).env("MILLWRIGHT_SERVER__LISTEN", "127.0.0.1:0"))
+}
+
 fn checks(ended: &Ended) -> Vec<Value> {
     let value: Value = serde_json::from_str(&ended.out).unwrap_or_else(|e| panic!("{e}\n{}", ended.out));
     value["checks"].as_array().expect("checks").clone()
@@ -41,7 +47,7 @@ fn found(checks: &[Value], area: &str, status: &str) -> String {
 #[test]
 fn before_the_first_start_nothing_is_wrong_and_nothing_is_made() {
     let home = Home::new();
-    let ended = home.run(&["doctor"]).with(0);
+    let ended = look(&home, &[]).with(0);
     assert!(ended.out.contains("first start") && !ended.out.contains("FAIL"), "{}", ended.out);
     assert_eq!(traces(&home.path("")).len(), 0, "nothing was made");
 }
@@ -53,8 +59,8 @@ fn a_stopped_server_and_a_running_one_are_both_in_order() {
     let server = launch.start();
     let (url, token) = (server.url.clone(), server.token_file.display().to_string());
     let way = ["--server", &url, "--token-file", &token];
-    let words = [&["doctor", "--data", "data", "-o", "json"][..], &way].concat();
-    let running = checks(&home.run(&words).with(0));
+    let words = [&["--data", "data", "-o", "json"][..], &way].concat();
+    let running = checks(&look(&home, &words).with(0));
     assert!(found(&running, "server", "ok").contains("is running"), "{running:#?}");
     found(&running, "database", "ok");
     found(&running, "integrity", "ok");
@@ -62,12 +68,12 @@ fn a_stopped_server_and_a_running_one_are_both_in_order() {
     server.terminate().with(0);
 
     let before = traces(&home.path(""));
-    let stopped = checks(&home.run(&["doctor", "--data", "data", "-o", "json"]).with(0));
+    let stopped = checks(&look(&home, &["--data", "data", "-o", "json"]).with(0));
     assert!(found(&stopped, "server", "skip").contains("none is running"), "{stopped:#?}");
     found(&stopped, "database", "ok");
     assert_eq!(traces(&home.path("")), before, "looking has changed something");
     // the way to a server that was named, and is not there
-    let away = checks(&home.run(&words).with(1));
+    let away = checks(&look(&home, &words).with(1));
     assert!(found(&away, "server", "FAIL").contains("cannot reach"), "{away:#?}");
 }
 
@@ -78,7 +84,7 @@ fn a_database_left_by_a_killed_server_is_looked_at_as_it_lies() {
     server.kill();
     let names = |all: &BTreeMap<String, (u32, u64, SystemTime)>| all.keys().cloned().collect::<Vec<_>>();
     let before = names(&traces(&home.path("")));
-    found(&checks(&home.run(&["doctor", "--data", "data", "-o", "json"]).with(0)), "integrity", "ok");
+    found(&checks(&look(&home, &["--data", "data", "-o", "json"]).with(0)), "integrity", "ok");
     assert_eq!(names(&traces(&home.path(""))), before, "nothing was made or taken away");
 }
 

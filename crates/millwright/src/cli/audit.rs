@@ -55,8 +55,8 @@ fn outcome(entry: &AuditEntry) -> String {
     }
 }
 
-/// Why it was refused.
-fn why(entry: &AuditEntry) -> String {
+/// Why it was refused, or what came of it.
+fn detail(entry: &AuditEntry) -> String {
     match (entry.reason.as_str(), entry.message.as_str()) {
         ("", message) => message.to_owned(),
         (reason, "") => reason.to_owned(),
@@ -92,8 +92,8 @@ static COLUMNS: [Column<Row>; 13] = [
     Column::new("TARGET", |r: &Row, _| r.entry.target.clone()),
     Column::new("OUTCOME", |r: &Row, _| outcome(&r.entry)).state(),
     Column::new("REQUEST", |r: &Row, _| r.entry.request_id.clone()).wide(),
-    Column::new("WHY", |r: &Row, _| why(&r.entry)).flex().narrow(),
-    Column::new("WHY", |r: &Row, _| why(&r.entry)).wide(),
+    Column::new("DETAIL", |r: &Row, _| detail(&r.entry)).flex().narrow(),
+    Column::new("DETAIL", |r: &Row, _| detail(&r.entry)).wide(),
 ];
 
 impl Listed for Row {

@@ -68,7 +68,8 @@ pub fn both(own: &str, asked: &str) -> String {
 fn line(event: &Event, screen: Screen) -> String {
     let head = format!("{:>7}  {}  ", event.sequence, precise(event.at.as_ref()));
     let about = match event.subject.as_str() {
-        subject if subject.is_empty() || subject == event.id => format!("{} {}", event.kind, event.id),
+        // ids of parts begin with the id of the whole
+        subject if event.id.starts_with(subject) => format!("{} {}", event.kind, event.id),
         subject => format!("{} {} of {subject}", event.kind, event.id),
     };
     let from = if event.from.is_empty() { String::new() } else { format!("{} → ", event.from) };
@@ -120,6 +121,9 @@ mod tests {
             line(&event("READY", "MAINTENANCE", "fan\nbroken"), Screen::PLAIN),
             "     42  1970-01-01T00:00:01.000Z  machine m-1  READY → MAINTENANCE  set_phase by ann: fan broken"
         );
+        let mut part = event("False", "True", "");
+        (part.kind, part.id) = ("condition".to_owned(), "m-1/Reachable".to_owned());
+        assert!(line(&part, Screen::PLAIN).contains("  condition m-1/Reachable  False → True  "));
         let mut step = event("", "WAITING", "");
         (step.kind, step.id, step.actor) = ("step".to_owned(), "repave".to_owned(), String::new());
         assert_eq!(

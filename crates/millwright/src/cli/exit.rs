@@ -316,24 +316,48 @@ fn split(list: &str) -> Vec<String> {
 /// The next command, where the stable reason of a refusal tells which.
 fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
     let text = match reason {
+        "INVALID_FIELD" => "the command's --help tells what it takes",
+        "INVALID_FILTER" => "write it like 'phase=READY AND labels.env=prod'",
+        "INVALID_PAGE_TOKEN" => "list again from the beginning",
+        "INVALID_PLAN" => "millwright plan create --help shows a plan",
+        "UNKNOWN_RUN_TYPE" => "millwright run start --help",
+        "TOKEN_MISSING" | "TOKEN_INVALID" => TOKEN_HINT,
+        "TOKEN_EXPIRED" | "TOKEN_REVOKED" => "an administrator makes another: millwright token create NAME --role ROLE",
+        "ROLE_TOO_LOW" => "millwright me tells which role this token has; an administrator can make another",
+        "OUT_OF_SCOPE" => "millwright me tells whose machines this token is for",
         "MACHINE_NOT_FOUND" => "millwright machine list",
         "RUN_NOT_FOUND" => "millwright run list",
         "PLAN_NOT_FOUND" => "millwright plan list",
         "EXECUTION_NOT_FOUND" => "millwright engine list",
         "TOKEN_NOT_FOUND" => "millwright token list",
-        "UNKNOWN_RUN_TYPE" => "millwright run start --help",
-        "FROZEN" => "millwright freeze --show tells who and why; millwright unfreeze lets it go on",
-        "TOKEN_MISSING" | "TOKEN_INVALID" => TOKEN_HINT,
+        "ID_NOT_FOUND" => "millwright machine list, run list, plan list, engine list and token list tell the ids",
+        "IDENTITY_TAKEN" => "no two machines share a MAC, serial or UUID; look at the one that is named",
+        "PLAN_EXISTS" => "a plan never changes once created; choose another plan_id",
+        "REQUEST_ID_REUSED" | "IDEMPOTENCY_KEY_REUSED" => {
+            "this --request-id was used for another request; choose another or leave it out"
+        }
         "ACTIVE_RUN" => {
             return run.map(|run| format!("millwright run watch {run}, or: millwright run cancel {run}"));
         }
-        "PLAN_EXISTS" => "a plan never changes once created; choose another plan_id",
-        "REQUEST_ID_REUSED" => "this --request-id was used for another request; choose another or leave it out",
+        "ILLEGAL_TRANSITION" | "NOT_YOUR_TRANSITION" | "PHASE_FORBIDS_RUN" | "NOT_CONFIRMED" => {
+            "millwright why ID tells what is allowed now, and why not"
+        }
+        "RUN_ALREADY_ENDED" => "millwright run show ID tells how it ended",
+        "PROVIDER_UNKNOWN" => {
+            "the server's configuration names the providers; millwright machine update ID --provider NAME"
+        }
+        "CAPABILITY_MISSING" => "its provider cannot do a step of the plan; choose another plan (millwright plan list)",
+        "CLUSTER_MISSING" => "millwright machine update ID --cluster REF, or start with --param cluster_ref=REF",
+        "FROZEN" => "millwright freeze --show tells who and why; millwright unfreeze lets it go on",
+        "LAST_ADMIN" => "make another administrator first: millwright token create NAME --role admin",
         "VERSION_MISMATCH" => "somebody else changed it; look at it again with `show` and repeat",
         "CONTENTION" => "two changes met; repeating the command is safe",
-        "OUTCOME_UNKNOWN" => "repeating the same call is safe and tells what happened",
         "SEQUENCE_OUT_OF_RANGE" => "leave --after out to start from the present",
-        "SHUTTING_DOWN" | "STORE_UNAVAILABLE" => "wait a moment and repeat",
+        "LIMIT_REACHED" | "RATE_LIMITED" | "QUEUE_FULL" => "wait a moment and repeat, or ask for less at once",
+        "STORAGE_FULL" => "make room on the server's disk; millwright doctor tells where",
+        "OUTCOME_UNKNOWN" => "repeating the same call is safe and tells what happened",
+        "SHUTTING_DOWN" | "STORE_UNAVAILABLE" | "DEADLINE_EXCEEDED" => "wait a moment and repeat",
+        "INTERNAL" => "this is a defect; the server's log has more",
         _ => return None,
     };
     Some(text.to_owned())
@@ -384,7 +408,16 @@ mod tests {
     #[test]
     fn a_refusal_names_what_is_allowed() {
         let error = refusal(Code::FailedPrecondition, "ILLEGAL_TRANSITION", &[("allowed", "READY, RMA,")]);
-        assert_eq!(error.lines(), ["error: it cannot be", "reason: ILLEGAL_TRANSITION", "allowed: READY, RMA"]);
+        let lines = error.lines();
+        assert_eq!(lines[..3], ["error: it cannot be", "reason: ILLEGAL_TRANSITION", "allowed: READY, RMA"]);
+    }
+
+    /// Every reason that the catalogue knows leads on to something.
+    #[test]
+    fn every_reason_has_a_next_step() {
+        for reason in domain::Reason::ALL {
+            assert!(hint_for(reason.as_str(), Some("run_1")).is_some(), "{}", reason.as_str());
+        }
     }
 
     #[test]

@@ -54,18 +54,34 @@ fn sheet(e: &Explanation, screen: Screen, now: Timestamp) -> Vec<String> {
         lines.push(String::new());
         lines.extend(facts);
     }
-    let can: Vec<&Action> = e.actions.iter().filter(|action| action.allowed).collect();
-    let cannot: Vec<&Action> = e.actions.iter().filter(|action| !action.allowed).collect();
-    let width = e.actions.iter().map(|action| clean(&action.name).chars().count()).max().unwrap_or(0);
-    let mut list = |title: &str, actions: &[&Action], text: fn(&Action) -> &str| {
-        if !actions.is_empty() {
-            lines.extend([String::new(), title.to_owned()]);
-            let row = |a: &&Action| format!("  {:width$}  {}", clean(&a.name), clean(text(a))).trim_end().to_owned();
-            lines.extend(actions.iter().map(row));
+    lines.extend(ways(&e.actions));
+    lines
+}
+
+/// What can be done and how, and what cannot and why not; what has the same reason stands together.
+fn ways(actions: &[Action]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let can: Vec<&Action> = actions.iter().filter(|action| action.allowed).collect();
+    let width = can.iter().map(|action| clean(&action.name).chars().count()).max().unwrap_or(0);
+    if !can.is_empty() {
+        lines.extend([String::new(), "You can".to_owned()]);
+        let row = |a: &&Action| format!("  {:width$}  {}", clean(&a.name), clean(&a.command)).trim_end().to_owned();
+        lines.extend(can.iter().map(row));
+    }
+    let mut cannot: Vec<(String, Vec<String>)> = Vec::new();
+    for action in actions.iter().filter(|action| !action.allowed) {
+        let (name, why) = (clean(&action.name), clean(&action.why_not));
+        match cannot.iter_mut().find(|(reason, _)| *reason == why) {
+            Some((_, names)) => names.push(name),
+            None => cannot.push((why, vec![name])),
         }
-    };
-    list("You can", &can, |action| &action.command);
-    list("You cannot", &cannot, |action| &action.why_not);
+    }
+    if !cannot.is_empty() {
+        lines.extend([String::new(), "You cannot".to_owned()]);
+        for (why, names) in cannot {
+            lines.extend([format!("  {}", names.join(", ")), format!("    {why}").trim_end().to_owned()]);
+        }
+    }
     lines
 }
 
@@ -91,6 +107,10 @@ fn seen(e: &Explanation, now: Timestamp) -> String {
     match (e.last_seen.as_str(), aged(e.last_seen_at.as_ref(), now)) {
         ("", when) => when,
         (what, when) if when.is_empty() => what.to_owned(),
+        // told with its time already
+        (what, _) if what.contains(rfc3339(e.last_seen_at.as_ref()).trim_end_matches('Z')) => {
+            format!("{what} ({})", relative(e.last_seen_at.as_ref(), now))
+        }
         (what, when) => format!("{what}, {when}"),
     }
 }
@@ -154,6 +174,7 @@ mod tests {
             actions: vec![
                 action("cancel", true, "millwright run cancel run_1"),
                 action("start", false, "run_1 is active on m-1"),
+                action("retire", false, "run_1 is active on m-1"),
             ],
             desired: owned("repaved"),
             observed: owned("powered on"),
@@ -188,7 +209,8 @@ mod tests {
                 "  cancel  millwright run cancel run_1",
                 "",
                 "You cannot",
-                "  start   run_1 is active on m-1",
+                "  start, retire",
+                "    run_1 is active on m-1",
             ]
         );
     }
@@ -199,6 +221,14 @@ mod tests {
         let explanation = Explanation { id, kind, state, at_rest: true, ..Explanation::default() };
         let lines = sheet(&explanation, Screen::PLAIN, Timestamp::UNIX_EPOCH);
         assert_eq!(lines, ["plan p is STORED, and nothing is pending", "", "Projected  STORED"]);
+    }
+
+    #[test]
+    fn a_time_that_was_told_is_not_told_twice() {
+        let last_seen = "power on; bmc, 1970-01-01T00:00:05.123Z".to_owned();
+        let told = Explanation { last_seen, last_seen_at: at(5), ..Explanation::default() };
+        let now = Timestamp::from_second(9).expect("in range");
+        assert_eq!(seen(&told, now), "power on; bmc, 1970-01-01T00:00:05.123Z (4s ago)");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! as they are in life. What the crates promise one by one is tried here on the whole.
 #![allow(clippy::expect_used, clippy::panic)] // for tests only: what cannot be done is a failed test
 
+mod access_commands;
 mod audit;
 mod backup;
 mod configuration;
@@ -20,4 +21,5 @@ mod process;
 mod server;
 mod shared_database;
 mod shutdown;
+mod sight_commands;
 mod waiting;

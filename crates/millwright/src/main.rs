@@ -4,11 +4,12 @@ mod cli;
 mod config;
 mod data_dir;
 mod demo;
+mod doctor;
 mod maintenance;
 mod plan_folder;
 mod serve;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -20,7 +21,9 @@ use std::process::ExitCode;
   millwright demo                          a simulated fleet, and a repave to watch
   millwright serve --sim 10                a server with ten simulated machines
   millwright machine list                  what is there
-  millwright run start sim-0001 --type REPAVE --wait"
+  millwright run start sim-0001 --type REPAVE --wait
+  millwright why sim-0001                  what it waits for, and what you can do
+  millwright doctor                        is everything as it should be?"
 )]
 struct Arguments {
     #[command(flatten)]
@@ -40,40 +43,93 @@ enum Command {
     Backup(maintenance::BackupOptions),
     /// Put a backup in the place of the embedded database
     Restore(maintenance::RestoreOptions),
+    /// Check a configuration and everything it points at, and the way to the server
+    Doctor(doctor::DoctorOptions),
     #[command(flatten)]
     Client(cli::Command),
+    /// Print a script that completes commands in your shell
+    Completion(cli::CompletionArgs),
+    /// Print the manual page, or write one for each command
+    Man(cli::ManArgs),
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    cli::install_cryptography();
+    let parsed = Arguments::command().try_get_matches().and_then(|m| Arguments::from_arg_matches(&m));
+    let arguments = match parsed {
+        Ok(arguments) => arguments,
+        Err(error) => return cli::usage_error(&error, std::env::args_os()),
+    };
     let server_side = matches!(arguments.command, Command::Serve(_) | Command::Demo(_));
     let mut builder = if server_side {
         tokio::runtime::Builder::new_multi_thread()
     } else {
         tokio::runtime::Builder::new_current_thread()
     };
-    let runtime = match builder.enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(e) => return fail(&format!("starting the runtime: {e}")),
+    let format = arguments.client.output;
+    let outcome = match builder.enable_all().build() {
+        Ok(runtime) => runtime.block_on(execute(arguments)),
+        Err(e) => Err(format!("starting the runtime: {e}")),
     };
-    let outcome = runtime.block_on(async {
-        match arguments.command {
-            Command::Serve(options) => serve::run(options).await,
-            Command::Demo(options) => demo::run(options).await,
-            Command::Backup(options) => maintenance::backup(&options),
-            Command::Restore(options) => maintenance::restore(&options),
-            Command::Client(command) => Ok(cli::execute(command, arguments.client).await),
-        }
-    });
-    match outcome {
-        Ok(code) => code,
-        Err(e) => fail(&e),
+    outcome.unwrap_or_else(|message| cli::CliError::failed(message).report(format))
+}
+
+async fn execute(arguments: Arguments) -> Result<ExitCode, String> {
+    let format = arguments.client.output;
+    let written = |result: Result<(), cli::CliError>| match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => e.report(format),
+    };
+    match arguments.command {
+        Command::Serve(options) => serve::run(options).await,
+        Command::Demo(options) => demo::run(options).await,
+        Command::Backup(options) => maintenance::backup(&options),
+        Command::Restore(options) => maintenance::restore(&options),
+        Command::Doctor(options) => Ok(doctor::run(options, &arguments.client).await),
+        Command::Client(command) => Ok(cli::execute(command, arguments.client).await),
+        Command::Completion(args) => Ok(written(cli::completion(Arguments::command(), &args))),
+        Command::Man(args) => Ok(written(cli::man(Arguments::command(), &args))),
     }
 }
 
-fn fail(message: &str) -> ExitCode {
-    use std::io::Write as _;
-    // a closed stderr leaves nobody to tell
-    drop(writeln!(std::io::stderr(), "error: {message}"));
-    ExitCode::FAILURE
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every command that can be run, with its path.
+    fn leaves(command: &clap::Command, path: &str, found: &mut Vec<(String, clap::Command)>) {
+        let mut any = false;
+        for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
+            any = true;
+            leaves(sub, &format!("{path} {}", sub.get_name()), found);
+        }
+        if !any {
+            found.push((path.to_owned(), command.clone()));
+        }
+    }
+
+    #[test]
+    fn every_command_shows_how_it_is_used() {
+        let mut found = Vec::new();
+        leaves(&Arguments::command(), "millwright", &mut found);
+        assert!(found.len() > 30, "found the commands");
+        for (path, command) in found {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "{path} has no example");
+            // an example that cannot be typed teaches nothing
+            let words: Vec<&str> = path.split(' ').collect();
+            let shows = |line: &str| words.iter().all(|word| line.contains(word));
+            assert!(help.lines().any(shows), "{path} is not among its own examples:\n{help}");
+        }
+    }
+
+    #[test]
+    fn the_grammar_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_reference_follows_the_grammar() {
+        testkit::golden::check("docs/cli.md", &cli::markdown(Arguments::command()));
+    }
 }

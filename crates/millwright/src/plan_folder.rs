@@ -19,7 +19,7 @@ pub async fn load(service: &Service, folder: &Path) -> Result<usize, String> {
     Ok(files.len())
 }
 
-fn plan_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+pub fn plan_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let failed = |e: std::io::Error| format!("reading the plan folder {}: {e}", folder.display());
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(failed)? {

@@ -26,6 +26,7 @@ pub mod execution;
 mod feed;
 mod filter_sql;
 pub mod idempotency;
+pub mod inspect;
 mod log;
 pub mod machine;
 pub mod observation;

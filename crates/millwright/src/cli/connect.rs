@@ -1,11 +1,18 @@
-//! The way to the server: address, token, one channel, and clients that carry the token.
+//! The way to the server: one channel, encrypted where the address says so, and clients that carry the token.
 
 use super::ClientOptions;
 use super::exit::{CliError, TOKEN_HINT};
+use super::output::{Format, note};
+use super::target::Target;
+use super::tls;
 use proto::baremetal::v1::machine_service_client::MachineServiceClient;
 use proto::baremetal::v1::plan_service_client::PlanServiceClient;
 use proto::baremetal::v1::run_service_client::RunServiceClient;
+use proto::millwright::v1::audit_service_client::AuditServiceClient;
 use proto::millwright::v1::engine_service_client::EngineServiceClient;
+use proto::millwright::v1::event_service_client::EventServiceClient;
+use proto::millwright::v1::explain_service_client::ExplainServiceClient;
+use proto::millwright::v1::token_service_client::TokenServiceClient;
 use std::path::Path;
 use std::time::Duration;
 use tonic::metadata::{Ascii, MetadataValue};
@@ -14,9 +21,6 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
-pub const DEFAULT_SERVER: &str = "http://127.0.0.1:7700";
-/// Where `serve` leaves the administrator's token when it is started in this folder.
-const LOCAL_TOKEN: &str = "./millwright-data/admin.token";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest a call with one answer may take. The server's own waits are shorter.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -56,33 +60,63 @@ pub struct Clients {
     pub plans: PlanServiceClient<Door>,
     pub runs: RunServiceClient<Door>,
     pub engine: EngineServiceClient<Door>,
+    pub tokens: TokenServiceClient<Door>,
+    pub events: EventServiceClient<Door>,
+    pub audit: AuditServiceClient<Door>,
+    pub explain: ExplainServiceClient<Door>,
 }
 
 /// Connects as the options say. The server must be there: a wrong address is told at once.
 pub async fn connect(options: &ClientOptions) -> Result<Clients, CliError> {
-    connect_to(&options.server, &token(options)?).await
+    let target = Target::resolve(options)?;
+    // beside JSON nothing but an error stands on stderr
+    if let Some(doubt) = target.doubt().filter(|_| options.output != Format::Json) {
+        note(&format!("warning: {doubt}"));
+    }
+    connect_as(&target).await
+}
+
+/// Connects to where the settings point.
+pub async fn connect_as(target: &Target) -> Result<Clients, CliError> {
+    let secret = target.secret()?;
+    open(&target.server, &secret, target.ca_file.as_ref().map(|(path, _)| path.as_path())).await
 }
 
 /// Connects to a known server with a known token.
 pub async fn connect_to(server: &str, token: &str) -> Result<Clients, CliError> {
-    let server = address(server)?;
+    open(&super::target::address(server).map_err(CliError::usage)?, token, None).await
+}
+
+pub(super) async fn open(server: &str, token: &str, ca_file: Option<&Path>) -> Result<Clients, CliError> {
     let bearer = Bearer::new(token)?;
-    let endpoint = Endpoint::from_shared(server.clone())
-        .map_err(|e| CliError::usage(format!("--server {server}: {}", innermost(&e))))?
+    let mut endpoint = Endpoint::from_shared(server.to_owned())
+        .map_err(|e| CliError::usage(format!("{server}: {}", innermost(&e))))?
         .connect_timeout(CONNECT_TIMEOUT)
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE_TIMEOUT);
-    let channel = endpoint.connect().await.map_err(|e| {
-        CliError::unreachable(format!("cannot reach {server}: {}", innermost(&e)))
-            .hint("is `millwright serve` running there? --server or MILLWRIGHT_SERVER names another address")
-    })?;
+    if tls::is_wanted(server) {
+        endpoint = tls::encrypted(&endpoint, server, ca_file)?;
+    }
+    let channel = match endpoint.connect().await {
+        Ok(channel) => channel,
+        Err(e) => return Err(tls::refusal(server, &e).unwrap_or_else(|| not_there(server, &innermost(&e)))),
+    };
     let door = InterceptedService::new(channel, bearer);
     Ok(Clients {
         machines: MachineServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         plans: PlanServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         runs: RunServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
-        engine: EngineServiceClient::new(door).max_decoding_message_size(ANSWER_MAX_BYTES),
+        engine: EngineServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        tokens: TokenServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        events: EventServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        audit: AuditServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        explain: ExplainServiceClient::new(door).max_decoding_message_size(ANSWER_MAX_BYTES),
     })
+}
+
+fn not_there(server: &str, why: &str) -> CliError {
+    CliError::unreachable(format!("cannot reach {server}: {why}"))
+        .hint("is `millwright serve` running there? --server, MILLWRIGHT_SERVER or --context names another address")
 }
 
 /// One call with one answer, within a bounded time.
@@ -93,45 +127,7 @@ pub async fn call<T>(answer: impl Future<Output = Result<Response<T>, Status>>) 
     }
 }
 
-/// `host:port` is enough; a scheme may stand before it.
-fn address(server: &str) -> Result<String, CliError> {
-    let server = server.trim().trim_end_matches('/');
-    match server.split_once("://") {
-        _ if server.is_empty() => Err(CliError::usage("--server is empty")),
-        None => Ok(format!("http://{server}")),
-        Some(("http", _)) => Ok(server.to_owned()),
-        Some((scheme, _)) => Err(CliError::usage(format!("--server {server}: {scheme} is not supported, use http"))),
-    }
-}
-
-/// The token: from the file that was named, else as given, else from the data folder beside us.
-fn token(options: &ClientOptions) -> Result<String, CliError> {
-    if let Some(path) = &options.token_file {
-        return read_token(path)
-            .map_err(|e| CliError::denied(format!("--token-file {}: {e}", path.display())).hint(TOKEN_HINT));
-    }
-    if let Some(token) = options.token.as_deref().map(str::trim).filter(|token| !token.is_empty()) {
-        return Ok(token.to_owned());
-    }
-    let local = Path::new(LOCAL_TOKEN);
-    read_token(local).map_err(|e| {
-        let tried = match e.kind() {
-            std::io::ErrorKind::NotFound => format!("there is no {LOCAL_TOKEN}"),
-            _ => format!("{LOCAL_TOKEN}: {e}"),
-        };
-        CliError::denied(format!("no token was given, and {tried}")).hint(TOKEN_HINT)
-    })
-}
-
-fn read_token(path: &Path) -> std::io::Result<String> {
-    let token = std::fs::read_to_string(path)?.trim().to_owned();
-    if token.is_empty() {
-        return Err(std::io::Error::other("the file is empty"));
-    }
-    Ok(token)
-}
-
-fn innermost(error: &dyn std::error::Error) -> String {
+pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(next) = cause.source() {
         cause = next;
@@ -141,42 +137,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Format;
     use super::*;
-
-    fn options(token: Option<&str>, token_file: Option<&Path>) -> ClientOptions {
-        ClientOptions {
-            server: DEFAULT_SERVER.to_owned(),
-            token: token.map(str::to_owned),
-            token_file: token_file.map(Path::to_path_buf),
-            output: Format::Table,
-        }
-    }
-
-    #[test]
-    fn addresses_need_no_scheme_and_have_no_wrong_one() {
-        assert_eq!(address("127.0.0.1:7700/").expect("an address"), "http://127.0.0.1:7700");
-        assert_eq!(address("http://h:1").expect("an address"), "http://h:1");
-        assert_eq!(address("https://h:1").expect_err("no TLS yet").exit().code(), 2);
-        assert_eq!(address(" ").expect_err("empty").exit().code(), 2);
-    }
-
-    #[test]
-    fn the_file_wins_over_the_token_and_is_trimmed() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("token");
-        std::fs::write(&path, "mw_secret\n").expect("written");
-        assert_eq!(token(&options(Some("other"), Some(&path))).expect("a token"), "mw_secret");
-        assert_eq!(token(&options(Some(" given "), None)).expect("a token"), "given");
-    }
-
-    #[test]
-    fn without_a_token_it_says_how_to_give_one() {
-        let missing = Path::new("/nonexistent/token");
-        let error = token(&options(None, Some(missing))).expect_err("there is none");
-        assert_eq!(error.exit().code(), 5);
-        assert!(error.to_string().contains("/nonexistent/token"));
-    }
 
     #[tokio::test]
     async fn an_unreachable_server_is_told_at_once() {

@@ -1,6 +1,7 @@
 //! `millwright engine …`: the executions below the runs.
 
 use super::connect::{call, connect};
+use super::dry_run::DryRun;
 use super::exit::CliError;
 use super::output::{self, Column, Listed, Screen, note};
 use super::sheet::Sheet;
@@ -20,12 +21,16 @@ pub enum EngineCommand {
   millwright engine list --filter 'machine_id=m-1' -o wide")]
     List(ListArgs),
     /// Show one execution with its journal
+    #[command(
+        after_help = "Examples:\n  millwright engine describe run_0198c5…\n  millwright engine describe exe_0198c5… -o json | jq -r '.journal[].entry'"
+    )]
     Describe {
         /// The execution's id, or its run's
         #[arg(value_name = "ID")]
         id: String,
     },
     /// Ask an execution to stop; what can be undone is undone
+    #[command(after_help = "Example:\n  millwright engine cancel exe_0198c5… --reason 'wrong image'")]
     Cancel {
         /// The execution's id, or its run's
         #[arg(value_name = "ID")]
@@ -33,8 +38,12 @@ pub enum EngineCommand {
         /// Why; kept in the log
         #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         reason: String,
+        /// Print what would be sent, and send nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// End an execution at once and undo nothing; for when cancel cannot finish
+    #[command(after_help = "Example:\n  millwright engine terminate exe_0198c5… --reason 'the BMC is gone for good'")]
     Terminate {
         /// The execution's id, or its run's
         #[arg(value_name = "ID")]
@@ -42,6 +51,9 @@ pub enum EngineCommand {
         /// Why; kept in the log
         #[arg(long, value_name = "TEXT")]
         reason: String,
+        /// Print what would be sent, and send nothing
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 
@@ -55,14 +67,22 @@ pub async fn execute(command: EngineCommand, options: &ClientOptions) -> Result<
             let id = described.execution.as_ref().map(|e| e.execution_id.clone()).unwrap_or_default();
             output::one(options.output, &described, &id, |d| sheet(d, Screen::stdout(), now()))
         }
-        EngineCommand::Cancel { id, reason } => {
-            let mut engine = connect(options).await?.engine;
+        EngineCommand::Cancel { id, reason, dry_run } => {
             let request = CancelExecutionRequest { execution_id: id, reason };
+            if dry_run {
+                let call = "millwright.v1.EngineService/CancelExecution";
+                return DryRun::new(call, &request.execution_id, &request)?.print(options.output);
+            }
+            let mut engine = connect(options).await?.engine;
             done(options, &call(engine.cancel_execution(request)).await?)
         }
-        EngineCommand::Terminate { id, reason } => {
-            let mut engine = connect(options).await?.engine;
+        EngineCommand::Terminate { id, reason, dry_run } => {
             let request = TerminateExecutionRequest { execution_id: id, reason };
+            if dry_run {
+                let call = "millwright.v1.EngineService/TerminateExecution";
+                return DryRun::new(call, &request.execution_id, &request)?.print(options.output);
+            }
+            let mut engine = connect(options).await?.engine;
             done(options, &call(engine.terminate_execution(request)).await?)
         }
     }
@@ -127,6 +147,7 @@ fn detail(json: &str) -> String {
 }
 
 impl Listed for Execution {
+    type Message = Self;
     const PLURAL: &'static str = "executions";
     const PAGED: bool = true;
 
@@ -136,6 +157,10 @@ impl Listed for Execution {
 
     fn id(&self) -> &str {
         &self.execution_id
+    }
+
+    fn message(&self) -> &Self {
+        self
     }
 }
 

@@ -1,5 +1,6 @@
 //! How a command ends: one error type, its exit code, and what is said about it on stderr.
 
+use super::output::Format;
 use std::error::Error as _;
 use std::fmt;
 use std::io::Write as _;
@@ -54,12 +55,49 @@ impl Exit {
             | Code::DataLoss => Exit::Failed,
         }
     }
+
+    /// The word for it where a server gave none, spelt as servers spell theirs.
+    const fn word(self) -> &'static str {
+        match self {
+            Exit::ReaderGone | Exit::Failed => "UNKNOWN",
+            Exit::Usage => "INVALID_ARGUMENT",
+            Exit::NotFound => "NOT_FOUND",
+            Exit::Refused => "FAILED_PRECONDITION",
+            Exit::Denied => "UNAUTHENTICATED",
+            Exit::Unreachable => "UNAVAILABLE",
+            Exit::Interrupted => "CANCELLED",
+        }
+    }
+}
+
+/// A code as its name is spelt in gRPC.
+const fn code_name(code: Code) -> &'static str {
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "CANCELLED",
+        Code::Unknown => "UNKNOWN",
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
+        Code::NotFound => "NOT_FOUND",
+        Code::AlreadyExists => "ALREADY_EXISTS",
+        Code::PermissionDenied => "PERMISSION_DENIED",
+        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Aborted => "ABORTED",
+        Code::OutOfRange => "OUT_OF_RANGE",
+        Code::Unimplemented => "UNIMPLEMENTED",
+        Code::Internal => "INTERNAL",
+        Code::Unavailable => "UNAVAILABLE",
+        Code::DataLoss => "DATA_LOSS",
+        Code::Unauthenticated => "UNAUTHENTICATED",
+    }
 }
 
 /// What went wrong, why, what is allowed instead, and what to type next.
 #[derive(Debug)]
 pub struct CliError {
     exit: Exit,
+    code: &'static str,
     message: String,
     reason: Option<String>,
     allowed: Vec<String>,
@@ -68,7 +106,7 @@ pub struct CliError {
 
 impl CliError {
     fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: message.into(), reason: None, allowed: Vec::new(), hint: None }
+        Self { exit, code: exit.word(), message: message.into(), reason: None, allowed: Vec::new(), hint: None }
     }
 
     pub fn failed(message: impl Into<String>) -> Self {
@@ -77,6 +115,14 @@ impl CliError {
 
     pub fn usage(message: impl Into<String>) -> Self {
         Self::new(Exit::Usage, message)
+    }
+
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(Exit::NotFound, message)
+    }
+
+    pub fn refused(message: impl Into<String>) -> Self {
+        Self::new(Exit::Refused, message)
     }
 
     pub fn denied(message: impl Into<String>) -> Self {
@@ -95,6 +141,35 @@ impl CliError {
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
+    }
+
+    /// The stable reason, where one is known.
+    #[must_use]
+    pub fn because(mut self, reason: &str) -> Self {
+        self.reason = Some(reason.to_owned());
+        self
+    }
+
+    /// What could be said instead.
+    #[must_use]
+    pub fn allowing<T: fmt::Display>(mut self, allowed: impl IntoIterator<Item = T>) -> Self {
+        self.allowed = allowed.into_iter().map(|word| word.to_string()).collect();
+        self
+    }
+
+    /// Whether a server gave it a reason, so that there is nothing to guess.
+    pub fn is_an_answer(&self) -> bool {
+        self.reason.is_some()
+    }
+
+    /// Whether the server does not know the call.
+    pub fn is_unimplemented(&self) -> bool {
+        self.code == code_name(Code::Unimplemented)
+    }
+
+    /// What to type next.
+    pub fn next_step(&self) -> Option<&str> {
+        self.hint.as_deref()
     }
 
     pub fn exit(&self) -> Exit {
@@ -125,12 +200,30 @@ impl CliError {
         lines
     }
 
-    /// Says it and turns it into the exit code. A stderr that is closed changes nothing.
-    pub fn report(&self) -> ExitCode {
-        let mut text = self.lines().join("\n");
-        if !text.is_empty() {
-            text.push('\n');
-            std::io::stderr().lock().write_all(text.as_bytes()).ok();
+    /// The same for a script: one object on one line, its keys as in the API's errors.
+    fn json(&self) -> String {
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        let or_null = |text: Option<&str>| text.map_or_else(|| "null".to_owned(), quoted);
+        let allowed: Vec<String> = self.allowed.iter().map(|word| quoted(word)).collect();
+        format!(
+            r#"{{"error":{{"code":{},"reason":{},"message":{},"allowed":[{}],"hint":{}}}}}"#,
+            quoted(self.code),
+            or_null(self.reason.as_deref()),
+            quoted(self.message.trim()),
+            allowed.join(","),
+            or_null(self.hint.as_deref()),
+        )
+    }
+
+    /// Says it, as JSON where JSON was asked for, and turns it into the exit code. A stderr that is closed
+    /// changes nothing.
+    pub fn report(&self, format: Format) -> ExitCode {
+        let lines = match format {
+            Format::Json if !self.message.is_empty() => vec![self.json()],
+            Format::Json | Format::Table | Format::Wide | Format::Yaml | Format::Name => self.lines(),
+        };
+        if !lines.is_empty() {
+            std::io::stderr().lock().write_all(format!("{}\n", lines.join("\n")).as_bytes()).ok();
         }
         ExitCode::from(self.exit.code())
     }
@@ -161,6 +254,7 @@ impl From<Status> for CliError {
                 .hint("what was asked may or may not have happened; look before you repeat it");
         }
         let mut error = Self::new(Exit::of(status.code()), status.message());
+        error.code = code_name(status.code());
         if error.message.is_empty() {
             error.message = status.code().description().to_owned();
         }
@@ -173,7 +267,12 @@ impl From<Status> for CliError {
         if error.hint.is_none() {
             error.hint = match status.code() {
                 Code::Unauthenticated => Some(TOKEN_HINT.to_owned()),
-                Code::PermissionDenied => Some("this token's role does not allow it; use one that does".to_owned()),
+                Code::PermissionDenied => {
+                    Some("this token's role does not allow it (`millwright me` tells which it has)".to_owned())
+                }
+                Code::Unimplemented => {
+                    Some("the server does not know this call; `millwright doctor` compares the versions".to_owned())
+                }
                 _ => None,
             };
         }
@@ -181,9 +280,20 @@ impl From<Status> for CliError {
     }
 }
 
+/// What the domain refuses here is what the server would refuse.
+impl From<&domain::Error> for CliError {
+    fn from(error: &domain::Error) -> Self {
+        let code = api::to_status(error.clone()).code();
+        let mut own = Self::new(Exit::of(code), error.message.clone()).because(error.reason.as_str());
+        own.code = code_name(code);
+        own.hint = hint_for(error.reason.as_str(), error.details.get("run_id").map(String::as_str));
+        own.allowing(&error.allowed)
+    }
+}
+
 /// How to give a token.
-pub const TOKEN_HINT: &str =
-    "give a token by MILLWRIGHT_TOKEN, --token-file PATH or --token TOKEN; `serve` writes one to DATA/admin.token";
+pub const TOKEN_HINT: &str = "give a token by MILLWRIGHT_TOKEN, --token-file PATH or `millwright context set`; \
+     `serve` writes the first one to DATA/admin.token";
 
 fn split(list: &str) -> Vec<String> {
     list.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
@@ -192,21 +302,49 @@ fn split(list: &str) -> Vec<String> {
 /// The next command, where the stable reason of a refusal tells which.
 fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
     let text = match reason {
+        "INVALID_FIELD" => "the command's --help tells what it takes",
+        "INVALID_FILTER" => "write it like 'phase=READY AND labels.env=prod'",
+        "INVALID_PAGE_TOKEN" => "list again from the beginning",
+        "INVALID_PLAN" => "millwright plan create --help shows a plan",
+        "UNKNOWN_RUN_TYPE" => "millwright run start --help",
+        "TOKEN_MISSING" | "TOKEN_INVALID" => TOKEN_HINT,
+        "TOKEN_EXPIRED" | "TOKEN_REVOKED" => "an administrator makes another: millwright token create NAME --role ROLE",
+        "ROLE_TOO_LOW" => "millwright me tells which role this token has; an administrator can make another",
+        "OUT_OF_SCOPE" => "millwright me tells whose machines this token is for",
         "MACHINE_NOT_FOUND" => "millwright machine list",
         "RUN_NOT_FOUND" => "millwright run list",
         "PLAN_NOT_FOUND" => "millwright plan list",
         "EXECUTION_NOT_FOUND" => "millwright engine list",
-        "TOKEN_MISSING" | "TOKEN_INVALID" => TOKEN_HINT,
+        "TOKEN_NOT_FOUND" => "millwright token list",
+        "ID_NOT_FOUND" => "millwright machine list, run list, plan list, engine list and token list tell the ids",
+        "IDENTITY_TAKEN" => "no two machines share a MAC, serial or UUID; look at the one that is named",
+        "PLAN_EXISTS" => "a plan never changes once created; choose another plan_id",
+        "REQUEST_ID_REUSED" | "IDEMPOTENCY_KEY_REUSED" => {
+            "this --request-id was used for another request; choose another or leave it out"
+        }
         "ACTIVE_RUN" => {
             return run.map(|run| format!("millwright run watch {run}, or: millwright run cancel {run}"));
         }
-        "PLAN_EXISTS" => "a plan never changes once created; choose another plan_id",
-        "REQUEST_ID_REUSED" => "this --request-id was used for another request; choose another or leave it out",
+        "ILLEGAL_TRANSITION" | "NOT_YOUR_TRANSITION" | "PHASE_FORBIDS_RUN" | "NOT_CONFIRMED" => {
+            "millwright why ID tells what is allowed now, and why not"
+        }
+        "RUN_ALREADY_ENDED" => "millwright run show ID tells how it ended",
+        "PROVIDER_UNKNOWN" => {
+            "the server's configuration names the providers; millwright machine update ID --provider NAME"
+        }
+        "CAPABILITY_MISSING" => "its provider cannot do a step of the plan; choose another plan (millwright plan list)",
+        "CLUSTER_MISSING" => "millwright machine update ID --cluster REF, or start with --param cluster_ref=REF",
+        "FROZEN" => "millwright freeze --show tells who and why; millwright unfreeze lets it go on",
+        "LAST_ADMIN" => "make another administrator first: millwright token create NAME --role admin",
         "VERSION_MISMATCH" => "somebody else changed it; look at it again with `show` and repeat",
         "CONTENTION" => "two changes met; repeating the command is safe",
-        "OUTCOME_UNKNOWN" => "repeating the same call is safe and tells what happened",
         "SEQUENCE_OUT_OF_RANGE" => "leave --after out to start from the present",
-        "SHUTTING_DOWN" | "STORE_UNAVAILABLE" => "wait a moment and repeat",
+        "LIMIT_REACHED" | "RATE_LIMITED" | "QUEUE_FULL" => "wait a moment and repeat, or ask for less at once",
+        "STORAGE_FULL" => "make room on the server's disk; millwright doctor tells where",
+        "OUTCOME_UNKNOWN" => "repeating the same call is safe and tells what happened",
+        "SHUTTING_DOWN" | "STORE_UNAVAILABLE" | "DEADLINE_EXCEEDED" => "wait a moment and repeat",
+        "NO_SUCH_PATH" | "METHOD_NOT_ALLOWED" => "the server is of another version; millwright doctor compares them",
+        "INTERNAL" => "this is a defect; the server's log has more",
         _ => return None,
     };
     Some(text.to_owned())
@@ -257,13 +395,40 @@ mod tests {
     #[test]
     fn a_refusal_names_what_is_allowed() {
         let error = refusal(Code::FailedPrecondition, "ILLEGAL_TRANSITION", &[("allowed", "READY, RMA,")]);
-        assert_eq!(error.lines(), ["error: it cannot be", "reason: ILLEGAL_TRANSITION", "allowed: READY, RMA"]);
+        let lines = error.lines();
+        assert_eq!(lines[..3], ["error: it cannot be", "reason: ILLEGAL_TRANSITION", "allowed: READY, RMA"]);
+    }
+
+    /// Every reason that the catalogue knows leads on to something.
+    #[test]
+    fn every_reason_has_a_next_step() {
+        for reason in domain::Reason::ALL {
+            assert!(hint_for(reason.as_str(), Some("run_1")).is_some(), "{}", reason.as_str());
+        }
     }
 
     #[test]
     fn an_active_run_is_named_in_the_next_command() {
         let error = refusal(Code::FailedPrecondition, "ACTIVE_RUN", &[("run_id", "run_7")]);
         assert!(error.lines().iter().any(|line| line.contains("millwright run watch run_7")), "{:?}", error.lines());
+    }
+
+    #[test]
+    fn for_a_script_an_error_is_one_object() {
+        let error = refusal(Code::FailedPrecondition, "ACTIVE_RUN", &[("run_id", "run_7"), ("allowed", "A,B")]);
+        let value: serde_json::Value = serde_json::from_str(&error.json()).expect("JSON");
+        let error = &value["error"];
+        assert_eq!(
+            (error["code"].as_str(), error["reason"].as_str()),
+            (Some("FAILED_PRECONDITION"), Some("ACTIVE_RUN"))
+        );
+        assert_eq!(error["allowed"], serde_json::json!(["A", "B"]));
+        assert!(error["hint"].as_str().is_some_and(|hint| hint.contains("run_7")));
+        let own = CliError::usage("a \"quoted\" word").json();
+        assert_eq!(
+            own,
+            r#"{"error":{"code":"INVALID_ARGUMENT","reason":null,"message":"a \"quoted\" word","allowed":[],"hint":null}}"#
+        );
     }
 
     #[test]

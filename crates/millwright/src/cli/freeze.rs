@@ -2,6 +2,7 @@
 
 use super::ClientOptions;
 use super::connect::{call, connect};
+use super::dry_run::DryRun;
 use super::exit::CliError;
 use super::output;
 use super::text::{clean, now, relative, rfc3339};
@@ -21,12 +22,24 @@ pub struct FreezeArgs {
     /// Only tell whether automation is frozen
     #[arg(long, conflicts_with = "reason")]
     show: bool,
+    /// Print what would be sent, and send nothing
+    #[arg(long, conflicts_with = "show")]
+    dry_run: bool,
 }
 
 #[derive(Args)]
-pub struct UnfreezeArgs {}
+#[command(after_help = "Example:\n  millwright unfreeze")]
+pub struct UnfreezeArgs {
+    /// Print what would be sent, and send nothing
+    #[arg(long)]
+    dry_run: bool,
+}
 
 pub async fn freeze(args: FreezeArgs, options: &ClientOptions) -> Result<(), CliError> {
+    if let (Some(reason), true) = (&args.reason, args.dry_run) {
+        let request = FreezeRequest { reason: reason.clone() };
+        return DryRun::new("millwright.v1.EngineService/Freeze", "frozen", &request)?.print(options.output);
+    }
     let mut engine = connect(options).await?.engine;
     let state = match args.reason {
         Some(reason) => call(engine.freeze(FreezeRequest { reason })).await?,
@@ -35,7 +48,11 @@ pub async fn freeze(args: FreezeArgs, options: &ClientOptions) -> Result<(), Cli
     print(options, &state)
 }
 
-pub async fn unfreeze(_: UnfreezeArgs, options: &ClientOptions) -> Result<(), CliError> {
+pub async fn unfreeze(args: UnfreezeArgs, options: &ClientOptions) -> Result<(), CliError> {
+    if args.dry_run {
+        let call = "millwright.v1.EngineService/Unfreeze";
+        return DryRun::new(call, "running", &UnfreezeRequest {})?.print(options.output);
+    }
     let mut engine = connect(options).await?.engine;
     print(options, &call(engine.unfreeze(UnfreezeRequest {})).await?)
 }

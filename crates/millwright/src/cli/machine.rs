@@ -1,10 +1,13 @@
 //! `millwright machine …`
 
 use super::connect::{call, connect};
+use super::events::{FromArgs, both, follow};
 use super::exit::CliError;
+use super::machine_look;
 use super::output::{self, Column, Listed, Screen, note};
 use super::sheet::Sheet;
-use super::text::{dated, now, pairs, parse_pair, relative, rfc3339, show_pairs};
+use super::text::{dated, now, pairs, parse_pair, possible, relative, rfc3339, show_pairs};
+use super::token::quoted;
 use super::{ClientOptions, ListArgs};
 use clap::{Args, Subcommand};
 use proto::baremetal::v1::machine_status::Phase;
@@ -23,6 +26,9 @@ pub enum MachineCommand {
   millwright machine list -o name | wc -l")]
     List(ListArgs),
     /// Show one machine: its facts, its phase and what is known of its condition
+    #[command(
+        after_help = "Examples:\n  millwright machine show m-1\n  millwright machine show m-1 -o json | jq .status"
+    )]
     Show {
         /// The machine's id
         #[arg(value_name = "ID")]
@@ -32,35 +38,66 @@ pub enum MachineCommand {
     #[command(after_help = "Examples:
   millwright machine register m-1 --provider sim --mac aa:bb:cc:dd:ee:01 --label env=lab
   millwright machine register --provider dc-1 --serial C02X --bmc 10.0.0.41 --rack r7
+  millwright machine register m-1 --provider sim --dry-run
 
-A machine that is registered again gets exactly the facts given; `update` changes single ones.")]
+A machine that is registered again gets exactly the facts given; `update` changes single ones.
+--dry-run checks the facts, tells whether the machine is known, prints the request and sends nothing.")]
     Register {
         /// Its id; the server chooses one when it is left out
         #[arg(value_name = "ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
         id: Option<String>,
         #[command(flatten)]
         facts: Facts,
+        /// Check and print what would be sent, and change nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Change single facts and labels; what is not named stays
     #[command(after_help = "Examples:
   millwright machine update m-1 --rack r7 --label env=prod --remove-label lab
-  millwright machine update m-1 --cluster ''        (empty: take it away)")]
+  millwright machine update m-1 --cluster ''        (empty: take it away)
+  millwright machine update m-1 --rack r8 --if-version 7 --dry-run
+
+--dry-run looks at the machine, prints the request and changes nothing.")]
     Update(UpdateArgs),
     /// Move a machine to another phase by your decision
     #[command(after_help = "Examples:
   millwright machine phase m-1 MAINTENANCE --reason 'fan replacement, ticket 4711'
 
-A move that is not allowed is refused, and the phases that are allowed are named.")]
+  millwright machine phase m-1 READY --dry-run
+
+A move that is not allowed is refused, and the phases that are allowed are named. --dry-run tells by the machine
+as it stands now, prints the request and changes nothing.")]
     Phase {
         /// The machine's id
         #[arg(value_name = "ID")]
         id: String,
-        /// FACTORY_READY, READY, IN_SERVICE, MAINTENANCE, RMA or RETIRED
-        #[arg(value_name = "PHASE", value_parser = parse_phase)]
-        phase: Phase,
+        /// Where to
+        #[arg(value_name = "PHASE", value_parser = phase_parser(), ignore_case = true)]
+        phase: String,
         /// Why; kept in the log
         #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
         reason: String,
+        /// Judge and print what would be sent, and change nothing
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Follow what happens to one machine, or to all of them, one line for each change
+    #[command(after_help = "Examples:
+  millwright machine watch m-1
+  millwright machine watch --filter 'to=MAINTENANCE'
+  millwright machine watch m-1 --no-follow              (its history)
+
+A broken connection is mended by itself, from the last event heard.")]
+    Watch {
+        /// The machine's id; all machines when left out
+        #[arg(value_name = "ID")]
+        id: Option<String>,
+        /// Only what matches; by id, to, trigger or actor
+        #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
+        filter: String,
+        #[command(flatten)]
+        from: FromArgs,
     },
 }
 
@@ -118,6 +155,9 @@ pub struct UpdateArgs {
     /// Refuse when the machine is not at this version any more
     #[arg(long, value_name = "VERSION", default_value_t = 0, hide_default_value = true)]
     if_version: u64,
+    /// Look, print what would be sent, and change nothing
+    #[arg(long)]
+    dry_run: bool,
 }
 
 pub async fn execute(command: MachineCommand, options: &ClientOptions) -> Result<(), CliError> {
@@ -128,21 +168,45 @@ pub async fn execute(command: MachineCommand, options: &ClientOptions) -> Result
             let machine = call(machines.get_machine(GetMachineRequest { machine_id: id })).await?;
             show(options, &machine)
         }
-        MachineCommand::Register { id, facts } => {
+        MachineCommand::Register { id, facts, dry_run } => {
             let machine = facts.machine(id.unwrap_or_default())?;
-            let mut machines = connect(options).await?.machines;
             let request = RegisterMachineRequest { machine: Some(machine) };
+            if dry_run {
+                return machine_look::register(&connect(options).await?, &request, options.output).await;
+            }
+            let mut machines = connect(options).await?.machines;
             done(options, &call(machines.register_machine(request)).await?, "registered")
         }
         MachineCommand::Update(args) => {
+            let dry_run = args.dry_run;
             let request = args.request()?;
+            if dry_run {
+                return machine_look::update(&connect(options).await?, &request, options.output).await;
+            }
             let mut machines = connect(options).await?.machines;
             done(options, &call(machines.update_machine(request)).await?, "updated")
         }
-        MachineCommand::Phase { id, phase, reason } => {
-            let mut machines = connect(options).await?.machines;
+        MachineCommand::Phase { id, phase, reason, dry_run } => {
+            let phase = phase_of_word(&phase).unwrap_or(Phase::Unspecified);
             let request = SetPhaseRequest { machine_id: id, phase: phase.into(), reason };
+            if dry_run {
+                return machine_look::phase(&connect(options).await?, &request, options.output).await;
+            }
+            let mut machines = connect(options).await?.machines;
             done(options, &call(machines.set_phase(request)).await?, "moved")
+        }
+        MachineCommand::Watch { id, filter, from } => {
+            let clients = connect(options).await?;
+            let own = match id {
+                // asked first, so that an unknown machine is told as such
+                Some(machine_id) => {
+                    let request = GetMachineRequest { machine_id };
+                    let machine = call(clients.machines.clone().get_machine(request)).await?;
+                    format!("subject={}", quoted(&machine.machine_id))
+                }
+                None => "kind=machine".to_owned(),
+            };
+            follow(&clients, both(&own, &filter), &from, options).await
         }
     }
 }
@@ -157,15 +221,15 @@ async fn list(args: ListArgs, options: &ClientOptions) -> Result<(), CliError> {
     .await
 }
 
-fn parse_phase(text: &str) -> Result<Phase, String> {
-    let word = text.trim().to_ascii_uppercase().replace('-', "_");
-    match Phase::from_str_name(&word) {
-        Some(phase) if phase != Phase::Unspecified => Ok(phase),
-        _ => {
-            let known: Vec<&str> = (1..=7).filter_map(|n| Phase::try_from(n).ok()).map(|p| p.as_str_name()).collect();
-            Err(format!("known phases: {}", known.join(", ")))
-        }
-    }
+/// Every phase by its name, whatever its case and with `-` for `_`.
+fn phase_parser() -> clap::builder::PossibleValuesParser {
+    let phases = (1..=7).filter_map(|n| Phase::try_from(n).ok());
+    clap::builder::PossibleValuesParser::new(phases.map(|phase| possible(phase.as_str_name())))
+}
+
+/// What was typed, as the grammar let it pass.
+fn phase_of_word(word: &str) -> Option<Phase> {
+    Phase::from_str_name(&word.to_ascii_uppercase().replace('-', "_"))
 }
 
 impl Facts {
@@ -317,6 +381,7 @@ static CONDITIONS: [Column<Condition>; 7] = [
 ];
 
 impl Listed for Machine {
+    type Message = Self;
     const PLURAL: &'static str = "machines";
     const PAGED: bool = true;
 
@@ -326,6 +391,10 @@ impl Listed for Machine {
 
     fn id(&self) -> &str {
         &self.machine_id
+    }
+
+    fn message(&self) -> &Self {
+        self
     }
 }
 
@@ -396,11 +465,27 @@ mod tests {
         assert!(update(&["--label", "a=1", "--remove-label", "a"]).is_err());
     }
 
+    #[derive(Parser)]
+    struct Move {
+        #[command(subcommand)]
+        command: MachineCommand,
+    }
+
     #[test]
     fn phases_are_read_as_typed() {
-        assert_eq!(parse_phase("in-service"), Ok(Phase::InService));
-        assert_eq!(parse_phase("RMA"), Ok(Phase::Rma));
-        assert!(parse_phase("PHASE_UNSPECIFIED").is_err_and(|e| e.contains("MAINTENANCE")));
+        for (typed, phase) in
+            [("in-service", Phase::InService), ("RMA", Phase::Rma), ("Factory_Ready", Phase::FactoryReady)]
+        {
+            let parsed = Move::try_parse_from(["machine", "phase", "m-1", typed]).expect(typed);
+            assert!(
+                matches!(&parsed.command, MachineCommand::Phase { phase: word, .. }
+                if phase_of_word(word) == Some(phase)),
+                "{typed}"
+            );
+        }
+        let wrong =
+            Move::try_parse_from(["machine", "phase", "m-1", "PHASE_UNSPECIFIED"]).map(|_| ()).expect_err("none");
+        assert!(wrong.to_string().contains("MAINTENANCE"), "{wrong}");
     }
 
     #[test]

@@ -3,33 +3,53 @@
 //! A command connects, calls, prints and ends with an exit code that scripts can trust ([`exit`]).
 //! Everything is said through the same API that every other client uses; nothing here reads the store.
 
+mod audit;
 mod connect;
+mod context;
+mod contexts;
+mod dry_run;
 mod engine;
+mod events;
 mod exit;
 mod freeze;
+mod grammar;
 mod json;
 mod machine;
+mod machine_look;
 mod output;
 mod plan;
 mod plan_file;
 mod progress;
+#[cfg(test)]
+mod reference;
 mod run;
+mod run_look;
 mod run_watch;
 mod sheet;
+mod target;
 mod text;
+mod tls;
+mod token;
+mod wait_for;
 mod watch;
+mod why;
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-// for what runs beside the client in this binary: `demo`, and the plan folder of `serve`
-use self::exit::CliError;
-
-pub use self::connect::connect_to;
-pub use self::output::Format;
+// for what runs beside the client in this binary: `demo`, `doctor`, and the plan folder of `serve`
+pub use self::connect::{call, connect_as, connect_to};
+pub use self::exit::CliError;
+pub use self::grammar::{CompletionArgs, ManArgs, completion, man, usage_error};
+pub use self::output::{Format, Screen, painted};
 pub use self::plan_file::read as read_plan_file;
 pub use self::progress::follow_run;
+#[cfg(test)]
+pub use self::reference::markdown;
+pub use self::target::{Target, Token};
+pub use self::text::{clean, dated, now, span};
+pub use self::tls::{install as install_cryptography, speaks_tls};
 
 // What a client can be asked to do. (No doc comment: clap would print it as the program's own.)
 #[derive(Subcommand)]
@@ -43,6 +63,17 @@ pub enum Command {
     /// Runs: start, watch, cancel, read their logs, wait for their end
     #[command(subcommand, visible_alias = "runs")]
     Run(run::RunCommand),
+    /// Tokens: who may call, in which role, for which customer
+    #[command(subcommand, visible_alias = "tokens")]
+    Token(token::TokenCommand),
+    /// Who you are to the server, in which role
+    Me(token::MeArgs),
+    /// Why something is as it is, what it waits for, and what can be done about it
+    Why(why::WhyArgs),
+    /// Every change of every state, as it happens
+    Events(events::EventsArgs),
+    /// Who asked for what, and what came of it
+    Audit(audit::AuditArgs),
     /// The engine below the runs: executions and their journals
     #[command(subcommand)]
     Engine(engine::EngineCommand),
@@ -50,6 +81,9 @@ pub enum Command {
     Freeze(freeze::FreezeArgs),
     /// Let automation go on after a freeze
     Unfreeze(freeze::UnfreezeArgs),
+    /// Servers that you know by name
+    #[command(subcommand, visible_alias = "contexts")]
+    Context(context::ContextCommand),
 }
 
 const HEADING: &str = "Client options";
@@ -57,30 +91,23 @@ const HEADING: &str = "Client options";
 // How every client command finds its server, proves who it is, and prints.
 #[derive(Args, Clone)]
 pub struct ClientOptions {
-    /// The server's address
-    #[arg(
-        long,
-        global = true,
-        help_heading = HEADING,
-        value_name = "URL",
-        env = "MILLWRIGHT_SERVER",
-        default_value = connect::DEFAULT_SERVER
-    )]
-    pub server: String,
-    /// The access token; better given by environment or file than on the command line
-    #[arg(
-        long,
-        global = true,
-        help_heading = HEADING,
-        value_name = "TOKEN",
-        env = "MILLWRIGHT_TOKEN",
-        hide_env_values = true
-    )]
+    /// The server's address [env: MILLWRIGHT_SERVER] [default: the context's, or http://127.0.0.1:7700]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "URL")]
+    pub server: Option<String>,
+    /// The access token; better given by environment, file or context [env: MILLWRIGHT_TOKEN]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "TOKEN")]
     pub token: Option<String>,
-    /// A file that holds the token; wins over --token. Without either, ./millwright-data/admin.token is tried
+    /// A file that holds the token; wins over --token. To the local server without any token,
+    /// ./millwright-data/admin.token is tried
     #[arg(long, global = true, help_heading = HEADING, value_name = "PATH")]
     pub token_file: Option<PathBuf>,
-    /// How to print; `wide` has more columns and RFC 3339 times, `name` only ids
+    /// Certificates (PEM) to trust beside the system's, for https:// [env: MILLWRIGHT_CA_FILE]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "PATH")]
+    pub ca_file: Option<PathBuf>,
+    /// Which of the servers in the contexts file; see `millwright context` [env: MILLWRIGHT_CONTEXT]
+    #[arg(long, global = true, help_heading = HEADING, value_name = "NAME")]
+    pub context: Option<String>,
+    /// How to print; `wide` has more columns and RFC 3339 times, `name` only ids. With `json`, errors are JSON too
     #[arg(
         short,
         long,
@@ -108,8 +135,19 @@ pub struct ListArgs {
 pub async fn execute(command: Command, options: ClientOptions) -> ExitCode {
     match dispatch(command, &options).await {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => error.report(),
+        Err(error) => mixed_up(&error, &options).unwrap_or(error).report(options.output),
     }
+}
+
+/// A connection that broke without a word, because the port speaks TLS and the address says that it does not.
+fn mixed_up(error: &CliError, options: &ClientOptions) -> Option<CliError> {
+    if error.exit() != exit::Exit::Unreachable || error.is_an_answer() {
+        return None;
+    }
+    let server = Target::resolve(options).ok()?.server;
+    let encrypted = server.strip_prefix("http://").filter(|_| tls::speaks_tls(&server))?;
+    let error = CliError::unreachable(format!("the server at {server} speaks TLS"));
+    Some(error.hint(format!("use https://{encrypted}")))
 }
 
 async fn dispatch(command: Command, options: &ClientOptions) -> Result<(), CliError> {
@@ -117,9 +155,15 @@ async fn dispatch(command: Command, options: &ClientOptions) -> Result<(), CliEr
         Command::Machine(command) => machine::execute(command, options).await,
         Command::Plan(command) => plan::execute(command, options).await,
         Command::Run(command) => run::execute(command, options).await,
+        Command::Token(command) => token::execute(command, options).await,
+        Command::Me(_) => token::me(options).await,
+        Command::Why(args) => why::execute(args, options).await,
+        Command::Events(args) => events::execute(args, options).await,
+        Command::Audit(args) => audit::execute(args, options).await,
         Command::Engine(command) => engine::execute(command, options).await,
         Command::Freeze(args) => freeze::freeze(args, options).await,
         Command::Unfreeze(args) => freeze::unfreeze(args, options).await,
+        Command::Context(command) => context::execute(command, options),
     }
 }
 
@@ -156,7 +200,7 @@ mod tests {
     fn client_options_are_taken_after_the_verb() {
         let top = Top::parse_from(["millwright", "run", "list", "-o", "json", "--server", "http://h:1"]);
         assert_eq!(top.options.output, Format::Json);
-        assert_eq!(top.options.server, "http://h:1");
+        assert_eq!(top.options.server.as_deref(), Some("http://h:1"));
         assert!(matches!(top.command, Command::Run(_)));
     }
 
@@ -169,6 +213,12 @@ mod tests {
             &["millwright", "engine", "terminate", "exe_1"],
             &["millwright", "freeze"],
             &["millwright", "run", "wait", "run_1", "--timeout", "soon"],
+            &["millwright", "run", "wait", "run_1", "--for", "lunch"],
+            &["millwright", "run", "start", "m-1", "--type", "DANCE"],
+            &["millwright", "token", "create", "ci"],
+            &["millwright", "token", "create", "ci", "--role", "king"],
+            &["millwright", "token", "create", "ci", "--role", "viewer", "--ttl", "soon"],
+            &["millwright", "audit", "--limit", "5", "--all"],
         ] {
             let error = Top::try_parse_from(bad).map(|_| ()).expect_err("must be refused");
             assert_eq!(error.exit_code(), 2, "{bad:?}");

@@ -73,11 +73,11 @@ pub fn env_number(name: &str) -> Option<usize> {
 /// The colour of a state's name, where it has one. Never the only sign: the word stands there too.
 pub fn tint(word: &str) -> Option<&'static str> {
     match word.split(' ').next_back().unwrap_or(word) {
-        "SUCCEEDED" | "IN_SERVICE" | "READY" | "done" | "✓" => Some("32"),
-        "FAILED" | "failed" | "terminated" | "✗" => Some("31"),
+        "SUCCEEDED" | "IN_SERVICE" | "READY" | "active" | "done" | "ok" | "✓" => Some("32"),
+        "FAILED" | "FAIL" | "failed" | "terminated" | "refused" | "✗" => Some("31"),
         "RUNNING" | "PROVISIONING" | "running" | "●" => Some("36"),
-        "CANCELED" | "MAINTENANCE" | "RMA" | "canceled" | "undoing" => Some("33"),
-        "WAITING" | "RETIRED" | "·" => Some("2"),
+        "CANCELED" | "MAINTENANCE" | "RMA" | "canceled" | "undoing" | "warn" => Some("33"),
+        "WAITING" | "RETIRED" | "expired" | "revoked" | "skip" | "·" => Some("2"),
         _ => None,
     }
 }
@@ -207,13 +207,16 @@ impl<T> Table<T> {
 }
 
 /// What can stand in a list.
-pub trait Listed: Wire + Sized + 'static {
+pub trait Listed: Sized + 'static {
+    /// What it is in the API.
+    type Message: Wire;
     /// The field of the list's response message, and the word for several of them.
     const PLURAL: &'static str;
     /// Whether the response message has a `next_page_token`.
     const PAGED: bool;
     fn columns() -> &'static [Column<Self>];
     fn id(&self) -> &str;
+    fn message(&self) -> &Self::Message;
 }
 
 /// Writes a list page by page, holding no more than the page.
@@ -250,7 +253,7 @@ impl<W: Write, T: Listed> ListWriter<W, T> {
                         0 => write!(self.out, "{{\n  \"{}\": [\n    ", T::PLURAL)?,
                         _ => write!(self.out, ",\n    ")?,
                     }
-                    write!(self.out, "{}", json::shown(item)?.pretty(4)?)?;
+                    write!(self.out, "{}", json::shown(item.message())?.pretty(4)?)?;
                 }
             }
             Format::Yaml => {
@@ -258,7 +261,7 @@ impl<W: Write, T: Listed> ListWriter<W, T> {
                     writeln!(self.out, "{}:", T::PLURAL)?;
                 }
                 for item in items {
-                    write!(self.out, "{}", json::shown(item)?.yaml_item()?)?;
+                    write!(self.out, "{}", json::shown(item.message())?.yaml_item()?)?;
                 }
             }
         }
@@ -344,6 +347,23 @@ pub fn one<T: Wire>(
         }
         Format::Json => writeln!(out, "{}", json::shown(message)?.pretty(0)?)?,
         Format::Yaml => write!(out, "{}", json::shown(message)?.yaml()?)?,
+        Format::Name => writeln!(out, "{id}")?,
+    }
+    Ok(out.flush()?)
+}
+
+/// Prints one message of a stream: a line for people, else a document of its own. JSON stays on one line.
+pub fn streamed<T: Wire>(
+    format: Format,
+    message: &T,
+    id: &str,
+    line: impl FnOnce(&T) -> String,
+) -> Result<(), CliError> {
+    let mut out = std::io::stdout().lock();
+    match format {
+        Format::Table | Format::Wide => writeln!(out, "{}", line(message))?,
+        Format::Json => writeln!(out, "{}", json::shown(message)?.line()?)?,
+        Format::Yaml => write!(out, "---\n{}", json::shown(message)?.yaml()?)?,
         Format::Name => writeln!(out, "{id}")?,
     }
     Ok(out.flush()?)

@@ -2,7 +2,8 @@
 
 use super::ClientOptions;
 use super::connect::{call, connect};
-use super::exit::CliError;
+use super::dry_run::DryRun;
+use super::exit::{CliError, Exit};
 use super::output::{self, Column, Listed, Screen};
 use super::plan_file;
 use super::sheet::Sheet;
@@ -15,8 +16,12 @@ use std::path::PathBuf;
 #[derive(Subcommand)]
 pub enum PlanCommand {
     /// List all plans: built in, from the server's plan folder, and created
+    #[command(after_help = "Examples:\n  millwright plan list\n  millwright plan list -o name")]
     List,
     /// Show one plan and its steps
+    #[command(
+        after_help = "Examples:\n  millwright plan show default-repave\n  millwright plan show default-repave -o yaml > mine.yaml"
+    )]
     Show {
         /// The plan's id
         #[arg(value_name = "ID")]
@@ -26,6 +31,7 @@ pub enum PlanCommand {
     #[command(after_help = "Examples:
   millwright plan create -f repave.yaml
   millwright plan show default-repave -o yaml > mine.yaml      (then edit it: another plan_id)
+  millwright plan create -f mine.yaml --dry-run                (is it sound, and is the id free?)
 
 A plan file is JSON or YAML with the API's field names:
   plan_id: repave-ubuntu-v1
@@ -39,6 +45,9 @@ Step kinds: ssh, reboot, netboot, repave, join, verify, net, rma.")]
         /// The plan's file, or - for stdin
         #[arg(short, long, value_name = "FILE")]
         file: PathBuf,
+        /// Check it, print what would be sent, and create nothing
+        #[arg(long)]
+        dry_run: bool,
     },
 }
 
@@ -56,8 +65,11 @@ pub async fn execute(command: PlanCommand, options: &ClientOptions) -> Result<()
             let plan = call(plans.get_plan(GetPlanRequest { plan_id: id })).await?;
             output::one(options.output, &plan, &plan.plan_id, |plan| sheet(plan, Screen::stdout()))
         }
-        PlanCommand::Create { file } => {
+        PlanCommand::Create { file, dry_run } => {
             let plan = plan_file::read(&file)?;
+            if dry_run {
+                return look(plan, options).await;
+            }
             let mut plans = connect(options).await?.plans;
             let plan = call(plans.create_plan(CreatePlanRequest { plan: Some(plan) })).await?;
             output::one(options.output, &plan, &plan.plan_id, |plan| {
@@ -65,6 +77,29 @@ pub async fn execute(command: PlanCommand, options: &ClientOptions) -> Result<()
             })
         }
     }
+}
+
+/// Whether a plan would be taken: its own rules, and whether its id is free.
+async fn look(plan: Plan, options: &ClientOptions) -> Result<(), CliError> {
+    let id = plan.plan_id.clone();
+    let request = CreatePlanRequest { plan: Some(plan.clone()) };
+    let mut trial = DryRun::new("baremetal.v1.PlanService/CreatePlan", &id, &request)?;
+    match api::plan_from_proto(plan.clone()).and_then(|plan| plan.validate()) {
+        Ok(()) => trial.fine(format!("the plan is sound: {} steps", plan.steps.len())),
+        Err(e) => trial.obstacle(CliError::from(&e)),
+    }
+    let mut plans = connect(options).await?.plans;
+    match call(plans.get_plan(GetPlanRequest { plan_id: id.clone() })).await {
+        Ok(there) if there == plan => trial.fine(format!("plan {id} is there already, just so")),
+        Ok(_) => trial.obstacle(
+            CliError::refused(format!("plan {id} is there already, with another body"))
+                .because("PLAN_EXISTS")
+                .hint("a plan never changes once created; choose another plan_id"),
+        ),
+        Err(e) if e.exit() == Exit::NotFound => trial.fine(format!("the id {id} is free")),
+        Err(e) => return Err(e),
+    }
+    trial.print(options.output)
 }
 
 fn kind(step: &Step) -> &'static str {
@@ -127,6 +162,7 @@ static STEPS: [Column<Step>; 5] = [
 ];
 
 impl Listed for Plan {
+    type Message = Self;
     const PLURAL: &'static str = "plans";
     const PAGED: bool = false;
 
@@ -136,6 +172,10 @@ impl Listed for Plan {
 
     fn id(&self) -> &str {
         &self.plan_id
+    }
+
+    fn message(&self) -> &Self {
+        self
     }
 }
 

@@ -37,6 +37,8 @@ pub enum View<'a> {
     Lines,
     /// Nothing until the end.
     Quiet,
+    /// Nothing, until this is so or the run has ended.
+    Until(&'a dyn Fn(&Run) -> bool),
     /// Each event as the caller prints it.
     Events(&'a mut dyn FnMut(&RunEvent) -> Result<(), CliError>),
 }
@@ -45,7 +47,7 @@ pub enum View<'a> {
 pub async fn follow(clients: &Clients, run_id: &str, after: Option<u64>, mut view: View<'_>) -> Result<Run, CliError> {
     // asked first, so that an unknown run is told as such
     let mut run = get(clients, run_id).await?;
-    if is_terminal(&run) && matches!(view, View::Live(_) | View::Quiet) {
+    if view.is_reached(&run) || (is_terminal(&run) && matches!(view, View::Live(_) | View::Quiet | View::Until(_))) {
         view.last(&run)?;
         return Ok(run);
     }
@@ -69,7 +71,7 @@ pub async fn follow(clients: &Clients, run_id: &str, after: Option<u64>, mut vie
                 if let Some(snapshot) = event.snapshot {
                     run = snapshot;
                 }
-                if is_terminal(&run) {
+                if is_terminal(&run) || view.is_reached(&run) {
                     view.last(&run)?;
                     return Ok(run);
                 }
@@ -99,7 +101,7 @@ pub async fn ended(clients: &Clients, run_id: &str) -> Result<Option<Run>, CliEr
     }
 }
 
-async fn get(clients: &Clients, run_id: &str) -> Result<Run, CliError> {
+pub async fn get(clients: &Clients, run_id: &str) -> Result<Run, CliError> {
     call(clients.runs.clone().get_run(GetRunRequest { run_id: run_id.to_owned() })).await
 }
 
@@ -112,14 +114,21 @@ impl View<'_> {
             }
             View::Lines => print_line(event),
             View::Events(print) => print(event),
-            View::Quiet => Ok(()),
+            View::Quiet | View::Until(_) => Ok(()),
+        }
+    }
+
+    fn is_reached(&self, run: &Run) -> bool {
+        match self {
+            View::Until(goal) => goal(run),
+            View::Live(_) | View::Lines | View::Quiet | View::Events(_) => false,
         }
     }
 
     fn draw(&mut self, run: &Run) -> Result<(), CliError> {
         match self {
             View::Live(block) => block.draw(run),
-            View::Lines | View::Quiet | View::Events(_) => Ok(()),
+            View::Lines | View::Quiet | View::Until(_) | View::Events(_) => Ok(()),
         }
     }
 
@@ -129,7 +138,7 @@ impl View<'_> {
                 text.clone_into(&mut block.note);
                 block.draw(run)
             }
-            View::Lines | View::Quiet | View::Events(_) => {
+            View::Lines | View::Quiet | View::Until(_) | View::Events(_) => {
                 note(text);
                 Ok(())
             }
@@ -139,7 +148,7 @@ impl View<'_> {
     fn last(&mut self, run: &Run) -> Result<(), CliError> {
         match self {
             View::Live(block) => block.last(run),
-            View::Lines | View::Quiet | View::Events(_) => Ok(()),
+            View::Lines | View::Quiet | View::Until(_) | View::Events(_) => Ok(()),
         }
     }
 }

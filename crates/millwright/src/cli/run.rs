@@ -1,14 +1,17 @@
 //! `millwright run …`: starting, looking, cancelling. Watching, logs and waiting are in `run_watch`.
 
 use super::connect::{call, connect};
+use super::dry_run::DryRun;
 use super::exit::{CliError, Exit};
 use super::output::{self, Column, Listed, Screen, note};
 use super::progress::{is_terminal, mark, phase_word, run_took};
+use super::run_look;
 use super::run_watch::{self, LogsArgs, WaitArgs, WatchArgs};
 use super::sheet::Sheet;
-use super::text::{dated, now, pairs, parse_pair, relative, rfc3339, took};
+use super::text::{dated, now, pairs, parse_pair, possible, relative, rfc3339, took};
 use super::{ClientOptions, ListArgs};
 use clap::{Args, Subcommand};
+use domain::run::RunType;
 use proto::baremetal::v1::step_status::State;
 use proto::baremetal::v1::{CancelRunRequest, GetRunRequest, ListRunsRequest, Run, StartRunRequest, StepStatus};
 
@@ -19,8 +22,10 @@ pub enum RunCommand {
   millwright run start m-1 --type REPAVE --wait
   millwright run start m-1 --type REPAVE --plan repave-ubuntu-v1 --param image=ubuntu-24.04
   millwright run start m-1 --type REBOOT --request-id ticket-4711      (safe to repeat)
+  millwright run start m-1 --type REPAVE --dry-run                     (would it start, and do what?)
 
-With --wait the exit code is 0 only if the run SUCCEEDED.")]
+--dry-run looks at the machine and the plan, prints the request and starts nothing; it ends as the start would,
+as far as a look can tell. With --wait the exit code is 0 only if the run SUCCEEDED.")]
     Start(StartArgs),
     /// List runs, newest first
     #[command(after_help = "Examples:
@@ -28,16 +33,27 @@ With --wait the exit code is 0 only if the run SUCCEEDED.")]
   millwright run list --filter 'machine_id=m-1' --limit 5")]
     List(ListArgs),
     /// Show one run with its steps
+    #[command(
+        after_help = "Examples:\n  millwright run show run_0198c5…\n  millwright run show run_0198c5… -o json | jq .steps"
+    )]
     Show {
         /// The run's id
         #[arg(value_name = "ID")]
         id: String,
     },
     /// Cancel an active run
+    #[command(after_help = "Examples:
+  millwright run cancel run_0198c5…
+  millwright run list --filter 'phase=PENDING' -o name | xargs -n1 millwright run cancel
+
+The step in hand is stopped, and what can be taken back is taken back.")]
     Cancel {
         /// The run's id
         #[arg(value_name = "ID")]
         id: String,
+        /// Print what would be sent, and send nothing
+        #[arg(long)]
+        dry_run: bool,
     },
     /// Follow one run to its end, or all of them
     #[command(after_help = "Examples:
@@ -52,12 +68,15 @@ Ends with 0 once the run has ended, however it ended; `run wait` tells by its ex
   millwright run logs run_0198c5… -f
   millwright run logs run_0198c5… --step repave 2>/dev/null")]
     Logs(LogsArgs),
-    /// Wait until a run has ended
+    /// Wait until a run has ended, or has come as far as you say
     #[command(after_help = "Examples:
   millwright run wait run_0198c5… --timeout 30m && echo done
+  millwright run wait run_0198c5… --for terminal
+  millwright run wait run_0198c5… --for step=repave
+  millwright run wait run_0198c5… --for step=repave:RUNNING --timeout 5m
 
-Ends with 0 if the run SUCCEEDED, with 1 if it FAILED, was CANCELED, or the time was up.
-With --for terminal any end is good.")]
+Ends with 0 once the goal is reached, with 1 if the run ended otherwise or the time was up.
+A step named without a state must have SUCCEEDED.")]
     Wait(WaitArgs),
 }
 
@@ -66,8 +85,8 @@ pub struct StartArgs {
     /// The machine's id
     #[arg(value_name = "MACHINE")]
     machine: String,
-    /// REPAVE, RMA, REBOOT, UPGRADE or NET_RECONFIG
-    #[arg(long = "type", value_name = "TYPE", required_unless_present = "plan")]
+    /// What kind of run; its default plan is taken unless --plan names one
+    #[arg(long = "type", value_name = "TYPE", value_parser = type_parser(), ignore_case = true)]
     kind: Option<String>,
     /// A plan instead of the type's default one
     #[arg(long, value_name = "PLAN", default_value = "", hide_default_value = true)]
@@ -84,6 +103,13 @@ pub struct StartArgs {
     /// Follow the run and end with its result
     #[arg(long)]
     wait: bool,
+    /// Look, print what would be sent, and start nothing
+    #[arg(long, conflicts_with = "wait")]
+    dry_run: bool,
+}
+
+fn type_parser() -> clap::builder::PossibleValuesParser {
+    clap::builder::PossibleValuesParser::new(RunType::ALL.map(|kind| possible(kind.as_str())))
 }
 
 pub async fn execute(command: RunCommand, options: &ClientOptions) -> Result<(), CliError> {
@@ -94,9 +120,14 @@ pub async fn execute(command: RunCommand, options: &ClientOptions) -> Result<(),
             let mut runs = connect(options).await?.runs;
             show(options, &call(runs.get_run(GetRunRequest { run_id: id })).await?)
         }
-        RunCommand::Cancel { id } => {
+        RunCommand::Cancel { id, dry_run } => {
+            let request = CancelRunRequest { run_id: id };
+            if dry_run {
+                let trial = DryRun::new("baremetal.v1.RunService/CancelRun", &request.run_id, &request)?;
+                return trial.print(options.output);
+            }
             let mut runs = connect(options).await?.runs;
-            let run = call(runs.cancel_run(CancelRunRequest { run_id: id })).await?;
+            let run = call(runs.cancel_run(request)).await?;
             output::one(options.output, &run, &run.run_id, |run| {
                 let still = if is_terminal(run) { "" } else { "; it stops as soon as the step in hand lets go" };
                 vec![format!("{} {}{still}", run.run_id, phase_word(run))]
@@ -110,6 +141,11 @@ pub async fn execute(command: RunCommand, options: &ClientOptions) -> Result<(),
 
 impl StartArgs {
     fn request(self) -> Result<StartRunRequest, CliError> {
+        if self.kind.is_none() && self.plan.is_empty() {
+            return Err(CliError::usage("say what to run: --type TYPE, or --plan PLAN")
+                .allowing(RunType::ALL.map(RunType::as_str))
+                .hint(format!("millwright run start {} --type REBOOT; plans: millwright plan list", self.machine)));
+        }
         let parameters = pairs(&self.parameters).map_err(|e| CliError::usage(format!("--param: {e}")))?;
         Ok(StartRunRequest {
             request_id: self.request_id.unwrap_or_else(|| uuid::Uuid::now_v7().to_string()),
@@ -123,9 +159,12 @@ impl StartArgs {
 }
 
 async fn start(args: StartArgs, options: &ClientOptions) -> Result<(), CliError> {
-    let wait = args.wait;
+    let (wait, dry_run) = (args.wait, args.dry_run);
     let request = args.request()?;
     let clients = connect(options).await?;
+    if dry_run {
+        return run_look::look(&clients, &request, options.output).await;
+    }
     let request_id = request.request_id.clone();
     let run = call(clients.runs.clone().start_run(request)).await.map_err(|e| match e.exit() {
         Exit::Unreachable => e.hint(format!("repeat it with --request-id {request_id}: it will not start twice")),
@@ -209,6 +248,7 @@ fn step_word(step: &StepStatus) -> &'static str {
 }
 
 impl Listed for Run {
+    type Message = Self;
     const PLURAL: &'static str = "runs";
     const PAGED: bool = true;
 
@@ -219,6 +259,10 @@ impl Listed for Run {
     fn id(&self) -> &str {
         &self.run_id
     }
+
+    fn message(&self) -> &Self {
+        self
+    }
 }
 
 fn sheet(run: &Run, screen: Screen, now: jiff::Timestamp) -> Vec<String> {
@@ -228,7 +272,10 @@ fn sheet(run: &Run, screen: Screen, now: jiff::Timestamp) -> Vec<String> {
         .row("Machine", &run.machine_id)
         .row("Type", &run.r#type)
         .row("Plan", &run.plan_id)
-        .state("Phase", phase_word(run));
+        .state("Phase", phase_word(run))
+        .row("Desired", &run.desired)
+        .row("Observed", &run.observed)
+        .row("Execution", &run.execution);
     if let Some(error) = &run.error {
         let again = if error.retryable { "starting it again may help" } else { "starting it again will not help" };
         sheet.row("Error", &format!("{}: {}", error.code, error.message));
@@ -272,6 +319,16 @@ mod tests {
         assert_eq!(one.request_id.len(), 36);
         assert_ne!(one.request_id, two.request_id);
         assert_eq!(request(&["--type", "REBOOT", "--request-id", "r"]).request_id, "r");
+    }
+
+    #[test]
+    fn a_start_of_nothing_names_what_could_be_started() {
+        let args = Start::try_parse_from(["start", "m-1"]).expect("the grammar lets it pass").args;
+        let error = args.request().expect_err("nothing to run");
+        assert_eq!(error.exit().code(), 2);
+        assert!(format!("{error:?}").contains("NET_RECONFIG"), "{error:?}");
+        let wrong = Start::try_parse_from(["start", "m-1", "--type", "DANCE"]).map(|_| ()).expect_err("unknown");
+        assert!(wrong.to_string().contains("REPAVE"), "{wrong}");
     }
 
     #[test]

@@ -4,12 +4,13 @@ use super::ClientOptions;
 use super::connect::{Clients, call, connect};
 use super::exit::CliError;
 use super::json;
-use super::output::{Format, note, one};
+use super::output::{Format, note, one, streamed};
 use super::progress::{self, View, ended, follow, follow_run, phase_word, run_took, say};
 use super::run::show;
 use super::text::{clean, now, parse_duration};
-use super::watch::{Heard, Resuming, RunEvents, RunLogs};
-use clap::{Args, ValueEnum};
+use super::wait_for::{self, Goal};
+use super::watch::{Heard, Resuming, RunEvents, RunLogs, tail};
+use clap::Args;
 use proto::baremetal::v1::run::Phase;
 use proto::baremetal::v1::{GetRunRequest, LogChunk, Run, RunEvent};
 use std::io::Write as _;
@@ -49,21 +50,12 @@ pub struct WaitArgs {
     /// The run's id
     #[arg(value_name = "ID")]
     id: String,
-    /// What to wait for; `terminal` is any end
-    #[arg(long = "for", value_enum, value_name = "END", default_value_t = End::Succeeded)]
-    end: End,
+    /// SUCCEEDED, FAILED, CANCELED, RUNNING, terminal (any end), or step=NAME[:STATE]
+    #[arg(long = "for", value_name = "GOAL", default_value = "SUCCEEDED", value_parser = wait_for::parse)]
+    goal: Goal,
     /// How long at most, e.g. 90s, 10m, 2h [default: as long as it takes]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     timeout: Option<Duration>,
-}
-
-/// What counts as reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum End {
-    // any other end is a failure
-    Succeeded,
-    // SUCCEEDED, FAILED or CANCELED
-    Terminal,
 }
 
 pub async fn watch(args: WatchArgs, options: &ClientOptions) -> Result<(), CliError> {
@@ -83,32 +75,13 @@ pub async fn watch(args: WatchArgs, options: &ClientOptions) -> Result<(), CliEr
 
 /// One line per event of all runs, until the reader has enough.
 async fn watch_all(clients: &Clients, filter: String, after: Option<u64>, format: Format) -> Result<(), CliError> {
-    let mut watch = Resuming::new(RunEvents { client: clients.runs.clone(), filter }, after);
-    loop {
-        match watch.next().await? {
-            Heard::Item(event) => print_event(&event, format)?,
-            Heard::Lost(text) => note(&text),
-            Heard::End => {
-                if let Heard::Lost(text) = watch.again("the server ended the stream")? {
-                    note(&text);
-                }
-            }
-        }
-    }
+    let source = RunEvents { client: clients.runs.clone(), filter };
+    tail(Resuming::new(source, after), false, |event| print_event(event, format)).await
 }
 
 fn print_event(event: &RunEvent, format: Format) -> Result<(), CliError> {
-    let mut out = std::io::stdout().lock();
-    match format {
-        Format::Table | Format::Wide => return progress::print_line(event),
-        Format::Json => writeln!(out, "{}", json::shown(event)?.line()?)?,
-        Format::Yaml => write!(out, "---\n{}", json::shown(event)?.yaml()?)?,
-        Format::Name => {
-            let run = event.snapshot.as_ref().map(|run| run.run_id.as_str()).unwrap_or_default();
-            writeln!(out, "{run}")?;
-        }
-    }
-    Ok(out.flush()?)
+    let run = event.snapshot.as_ref().map(|run| run.run_id.as_str()).unwrap_or_default();
+    streamed(format, event, run, progress::line)
 }
 
 pub async fn logs(args: LogsArgs, options: &ClientOptions) -> Result<(), CliError> {
@@ -158,7 +131,10 @@ fn print_chunk(chunk: &LogChunk, format: Format) -> Result<(), CliError> {
 
 pub async fn wait(args: WaitArgs, options: &ClientOptions) -> Result<(), CliError> {
     let clients = connect(options).await?;
-    let following = follow(&clients, &args.id, None, View::Quiet);
+    let goal = &args.goal;
+    goal.check(&progress::get(&clients, &args.id).await?)?;
+    let reached = |run: &Run| goal.is_reached(run);
+    let following = follow(&clients, &args.id, None, View::Until(&reached));
     let run = match args.timeout {
         None => following.await?,
         Some(limit) => match tokio::time::timeout(limit, following).await {
@@ -166,11 +142,13 @@ pub async fn wait(args: WaitArgs, options: &ClientOptions) -> Result<(), CliErro
             Err(_) => return Err(time_is_up(&clients, &args.id, limit).await),
         },
     };
-    print_end(&run, options).map_err(CliError::outcome_unknown)?;
-    match args.end {
-        End::Succeeded => outcome(&run),
-        End::Terminal => Ok(()),
+    if goal.is_an_end() {
+        print_end(&run, options).map_err(CliError::outcome_unknown)?;
+    } else if goal.is_reached(&run) {
+        one(options.output, &run, &run.run_id, |run| vec![format!("{} {}", run.run_id, phase_word(run))])
+            .map_err(CliError::outcome_unknown)?;
     }
+    if goal.is_reached(&run) { Ok(()) } else { Err(goal.missed(&run)) }
 }
 
 /// What the run was doing when the time was up.
@@ -181,7 +159,8 @@ async fn time_is_up(clients: &Clients, id: &str, limit: Duration) -> CliError {
         Err(_) => format!("{id} has not ended"),
     };
     CliError::failed(format!("{stands}, after waiting {}", say(limit)))
-        .hint(format!("it goes on; look with: millwright run show {id}"))
+        .because("WAIT_TIMED_OUT")
+        .hint(format!("it goes on; ask: millwright why {id}"))
 }
 
 /// Follows a run that was just started and ends with its result. Ctrl-C leaves the run alone.
@@ -203,7 +182,8 @@ pub async fn to_the_end(clients: &Clients, run: &Run, options: &ClientOptions) -
     if !options.output.is_for_people() {
         print_end(&run, options).map_err(CliError::outcome_unknown)?;
     }
-    outcome(&run)
+    let goal = Goal::Phase(Phase::Succeeded);
+    if goal.is_reached(&run) { Ok(()) } else { Err(goal.missed(&run)) }
 }
 
 /// The run as it ended: a line for people, the run for scripts.
@@ -217,29 +197,5 @@ fn print_end(run: &Run, options: &ClientOptions) -> Result<(), CliError> {
             vec![format!("{} {}{after}", run.run_id, phase_word(run))]
         }),
         Format::Wide | Format::Json | Format::Yaml | Format::Name => show(options, run),
-    }
-}
-
-/// Success is success; every other end is the exit code's business.
-fn outcome(run: &Run) -> Result<(), CliError> {
-    if Phase::try_from(run.phase) == Ok(Phase::Succeeded) {
-        return Ok(());
-    }
-    let died = run.error.as_ref().map(|error| format!(": {}: {}", error.code, clean(&error.message)));
-    Err(CliError::failed(format!("{} {}{}", run.run_id, phase_word(run), died.unwrap_or_default()))
-        .hint(format!("millwright run logs {}", run.run_id)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_success_is_success() {
-        let run = |phase: Phase| Run { run_id: "run_1".to_owned(), phase: phase.into(), ..Default::default() };
-        assert!(outcome(&run(Phase::Succeeded)).is_ok());
-        for phase in [Phase::Failed, Phase::Canceled] {
-            assert_eq!(outcome(&run(phase)).expect_err("an end, but no success").exit().code(), 1);
-        }
     }
 }

@@ -41,6 +41,14 @@ impl Sheet {
         self
     }
 
+    /// An empty line between rows, where there are rows on both sides.
+    pub fn gap(&mut self) -> &mut Self {
+        if self.rows.last().is_some_and(|(label, _)| !label.is_empty()) {
+            self.rows.push(("", vec![String::new()]));
+        }
+        self
+    }
+
     /// A table below the rows, left out when it is empty. It is never cut: a sheet shows all.
     pub fn table<T>(&mut self, title: &str, columns: &'static [Column<T>], items: &[T]) -> &mut Self {
         if !items.is_empty() {
@@ -52,13 +60,16 @@ impl Sheet {
         self
     }
 
-    pub fn lines(self) -> Vec<String> {
+    pub fn lines(mut self) -> Vec<String> {
+        if self.rows.last().is_some_and(|(label, _)| label.is_empty()) {
+            self.rows.pop();
+        }
         let width = self.rows.iter().map(|(label, _)| label.len()).max().unwrap_or(0);
         let mut lines = Vec::new();
         for (label, values) in self.rows {
             for (i, value) in values.iter().enumerate() {
                 let label = if i == 0 { label } else { "" };
-                lines.push(format!("{label:width$}  {value}"));
+                lines.push(format!("{label:width$}  {value}").trim_end().to_owned());
             }
         }
         lines.extend(self.below);
@@ -74,12 +85,23 @@ mod tests {
     fn labels_are_aligned_and_what_is_empty_is_left_out() {
         let mut sheet = Sheet::new(Screen { width: Some(20), ..Screen::PLAIN }, Timestamp::UNIX_EPOCH);
         sheet.row("Machine", "m-1").row("Rack", "").rows("Labels", ["a=1".to_owned(), "b=2".to_owned()]);
-        sheet.state("Phase", "READY");
+        sheet.gap().gap().state("Phase", "READY").gap();
         static COLUMNS: [Column<u8>; 1] = [Column::new("NUMBER", |n: &u8, _| n.to_string())];
         sheet.table("Numbers", &COLUMNS, &[1, 2]).table("None", &COLUMNS, &[]);
         assert_eq!(
             sheet.lines(),
-            ["Machine  m-1", "Labels   a=1", "         b=2", "Phase    READY", "", "Numbers", "  NUMBER", "  1", "  2"]
+            [
+                "Machine  m-1",
+                "Labels   a=1",
+                "         b=2",
+                "",
+                "Phase    READY",
+                "",
+                "Numbers",
+                "  NUMBER",
+                "  1",
+                "  2"
+            ]
         );
     }
 }

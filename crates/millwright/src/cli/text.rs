@@ -77,6 +77,12 @@ pub fn parse_duration(text: &str) -> Result<std::time::Duration, String> {
     std::time::Duration::try_from(duration).map_err(|_| wrong())
 }
 
+/// A word of the API that may be typed with `-` for `_`.
+pub fn possible(word: &'static str) -> clap::builder::PossibleValue {
+    let value = clap::builder::PossibleValue::new(word);
+    if word.contains('_') { value.alias(word.replace('_', "-")) } else { value }
+}
+
 /// `KEY=VALUE`; the value may be empty and may hold further `=`.
 pub fn parse_pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {

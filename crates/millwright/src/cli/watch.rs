@@ -3,11 +3,14 @@
 
 use super::connect::Door;
 use super::exit::{CliError, transport_cause};
+use super::output::note;
 use super::text::span;
 use futures::{Stream, StreamExt as _};
 use jiff::SignedDuration;
 use proto::baremetal::v1::run_service_client::RunServiceClient;
 use proto::baremetal::v1::{LogChunk, RunEvent, StreamRunLogsRequest, WatchRunsRequest};
+use proto::millwright::v1::event_service_client::EventServiceClient;
+use proto::millwright::v1::{Event, WatchEventsRequest};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::{Code, Status, Streaming};
@@ -143,6 +146,48 @@ fn may_pass(code: Code) -> bool {
     }
 }
 
+/// Prints what comes, until the reader has enough; `once`: until the server has told what it has stored.
+pub async fn tail<S: Source>(
+    mut watch: Resuming<S>,
+    once: bool,
+    mut print: impl FnMut(&S::Item) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    loop {
+        match watch.next().await? {
+            Heard::Item(item) => print(&item)?,
+            Heard::Lost(text) => note(&text),
+            Heard::End if once => return Ok(()),
+            Heard::End => {
+                if let Heard::Lost(text) = watch.again("the server ended the stream")? {
+                    note(&text);
+                }
+            }
+        }
+    }
+}
+
+/// The changes of everything.
+pub struct Events {
+    pub client: EventServiceClient<Door>,
+    pub filter: String,
+    pub follow: bool,
+}
+
+impl Source for Events {
+    type Item = Event;
+    type Stream = Streaming<Event>;
+    const RESTARTS: bool = true;
+
+    async fn open(&mut self, after: Option<u64>) -> Result<Self::Stream, Status> {
+        let request = WatchEventsRequest { filter: self.filter.clone(), after, no_follow: !self.follow };
+        Ok(self.client.watch_events(request).await?.into_inner())
+    }
+
+    fn sequence(item: &Event) -> u64 {
+        item.sequence
+    }
+}
+
 /// The changes of runs.
 pub struct RunEvents {
     pub client: RunServiceClient<Door>,
@@ -264,6 +309,21 @@ mod tests {
         assert!(matches!(watch.next().await, Ok(Heard::Lost(_))));
         assert_eq!(watch.next().await.expect("heard"), Heard::Item(15));
         assert_eq!(watch.source.asked, [Some(5), None]);
+    }
+
+    #[tokio::test]
+    async fn a_tail_ends_when_all_is_told_or_goes_on_for_ever() {
+        let mut heard = Vec::new();
+        let once = script(vec![Ok(vec![Ok(1), Err(Status::unavailable("gone"))]), Ok(vec![Ok(2)])], Some(0));
+        let keep = |n: &u64| {
+            heard.push(*n);
+            Ok(())
+        };
+        tail(once, true, keep).await.expect("told");
+        assert_eq!(heard, [1, 2]);
+        let enough = |n: &u64| if *n < 3 { Ok(()) } else { Err(CliError::failed("enough")) };
+        let on = script(vec![Ok(vec![Ok(1)]), Ok(vec![Ok(2)]), Ok(vec![Ok(3)])], None);
+        assert_eq!(tail(on, false, enough).await.expect_err("the reader ends it").to_string(), "enough");
     }
 
     #[test]

@@ -24,10 +24,15 @@ fn every_command_has_help() {
         let words: Vec<&str> = path.iter().map(String::as_str).chain(["--help"]).collect();
         let help = home.run(&words).with(0).out;
         assert!(help.contains("Usage:") && help.lines().count() >= 4, "{words:?}:\n{help}");
+        let leads_on = help.contains("\nCommands:");
+        assert!(leads_on || help.contains("Example"), "{words:?} has no example:\n{help}");
         waiting.extend(commands(&help).into_iter().map(|name| [path.clone(), vec![name]].concat()));
         seen.push(path.join(" "));
     }
     for name in ["serve", "demo", "backup", "restore", "machine phase", "plan create", "run wait", "engine terminate"] {
+        assert!(seen.iter().any(|s| s == name), "{name} is not among {seen:?}");
+    }
+    for name in ["doctor", "why", "me", "events", "audit", "token create", "context set", "completion", "man"] {
         assert!(seen.iter().any(|s| s == name), "{name} is not among {seen:?}");
     }
     for name in ["freeze", "unfreeze", "run logs", "run cancel", "machine register", "engine describe"] {

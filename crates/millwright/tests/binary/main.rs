@@ -2,13 +2,19 @@
 //! as they are in life. What the crates promise one by one is tried here on the whole.
 #![allow(clippy::expect_used, clippy::panic)] // for tests only: what cannot be done is a failed test
 
+mod access_commands;
 mod audit;
 mod backup;
 mod configuration;
+mod contexts;
 mod demo;
+mod doctor;
+mod dry_run;
+mod encrypted;
 mod exit_codes;
 mod first_start;
 mod fleet;
+mod grammar;
 mod help;
 mod killed;
 mod observed;
@@ -16,3 +22,5 @@ mod process;
 mod server;
 mod shared_database;
 mod shutdown;
+mod sight_commands;
+mod waiting;

@@ -14,7 +14,7 @@ const RUNS: usize = 20;
 const ONCE: [&str; 4] = ["netboot", "repave_started", "repaved", "reset"];
 
 /// The URL of a fresh database on the private cluster, which listens on a socket only.
-fn database() -> String {
+pub fn database() -> String {
     let config = testkit::postgres::database();
     let socket = config.get_hosts().iter().find_map(|host| match host {
         Host::Unix(path) => Some(path.display().to_string()),

@@ -1,0 +1,153 @@
+//! A look at a database that changes nothing: no migration, no file made, no log taken in. For those who
+//! want to know before they start a server.
+
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_postgres::NoTls;
+
+/// What a look has told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inspection {
+    /// Name and version of the database.
+    pub database: String,
+    /// The schema it has; none when it has no tables of ours.
+    pub schema: Option<i64>,
+    pub integrity: Integrity,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Integrity {
+    Whole,
+    Damaged(String),
+    /// Not looked at, or not to the end.
+    Unknown(&'static str),
+}
+
+const SCHEMA: &str = "SELECT max(version) FROM schema_migrations";
+/// Virtual machine steps between two looks at the clock.
+const STEPS: i32 = 10_000;
+const BUSY: Duration = Duration::from_secs(2);
+
+/// Looks at an embedded database, which a server may be using. The check of its pages takes no longer than
+/// `within`.
+pub fn sqlite(path: &Path, within: Duration) -> Result<Inspection, String> {
+    let failed = |e: rusqlite::Error| format!("{}: {e}", path.display());
+    let mut connection = open(path)?;
+    connection.busy_timeout(BUSY).map_err(failed)?;
+    let schema = match connection.query_row(SCHEMA, [], |row| row.get::<_, Option<i64>>(0)) {
+        Ok(version) => version,
+        Err(e) if e.to_string().contains("no such table") => None,
+        Err(e) => return Err(failed(e)),
+    };
+    let until = Instant::now() + within;
+    connection.progress_handler(STEPS, Some(move || Instant::now() >= until)).map_err(failed)?;
+    let integrity = match connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0)) {
+        Ok(verdict) if verdict == "ok" => Integrity::Whole,
+        Ok(verdict) => Integrity::Damaged(verdict),
+        Err(e) if e.sqlite_error_code() == Some(ErrorCode::OperationInterrupted) => {
+            Integrity::Unknown("it is too large to be checked in the time given")
+        }
+        Err(e) => Integrity::Damaged(e.to_string()),
+    };
+    Ok(Inspection { database: format!("SQLite {}", rusqlite::version()), schema, integrity })
+}
+
+/// Opens it so that nothing is made beside it. A log with its index is read as they are; without the index,
+/// reading the log would make one, so the log is left out.
+fn open(path: &Path) -> Result<Connection, String> {
+    let beside = |suffix: &str| {
+        let mut name = path.as_os_str().to_os_string();
+        name.push(suffix);
+        PathBuf::from(name).exists()
+    };
+    let failed = |e: &dyn std::fmt::Display| format!("opening {}: {e}", path.display());
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    if beside("-wal") && beside("-shm") {
+        return Connection::open_with_flags(path, flags).map_err(|e| failed(&e));
+    }
+    let text = path.to_str().ok_or_else(|| failed(&"the path is not valid UTF-8"))?;
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'.' | b'-' | b'_');
+    let encoded: String =
+        text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect();
+    let uri = format!("file:{encoded}?immutable=1");
+    Connection::open_with_flags(uri, flags | OpenFlags::SQLITE_OPEN_URI).map_err(|e| failed(&e))
+}
+
+/// Looks at a shared database. Every wait together takes no longer than `within`.
+pub async fn postgres(config: &tokio_postgres::Config, within: Duration) -> Result<Inspection, String> {
+    let looking = async {
+        let (client, connection) = config.connect(NoTls).await.map_err(|e| describe(&e))?;
+        // ends with the client
+        let driver = tokio::spawn(async move { drop(connection.await) });
+        client.batch_execute("SET default_transaction_read_only = true").await.map_err(|e| describe(&e))?;
+        let version = client.query_one("SHOW server_version", &[]).await.map_err(|e| describe(&e))?;
+        let there = "SELECT to_regclass('schema_migrations') IS NOT NULL";
+        let there: bool = client.query_one(there, &[]).await.map_err(|e| describe(&e))?.get(0);
+        let schema: Option<i64> = match there {
+            true => client.query_one(SCHEMA, &[]).await.map_err(|e| describe(&e))?.get(0),
+            false => None,
+        };
+        drop(client);
+        drop(driver.await);
+        let database = format!("PostgreSQL {}", version.get::<_, String>(0));
+        Ok(Inspection { database, schema, integrity: Integrity::Unknown("its pages are its own business") })
+    };
+    tokio::time::timeout(within, looking).await.unwrap_or_else(|_| Err(format!("no answer within {within:?}")))
+}
+
+/// The server's own words, where it had any.
+fn describe(e: &tokio_postgres::Error) -> String {
+    match (e.as_db_error(), std::error::Error::source(e)) {
+        (Some(said), _) => said.message().to_owned(),
+        (None, Some(cause)) => cause.to_string(),
+        (None, None) => e.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, SCHEMA_VERSION, Store, SystemAmbient};
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn names(folder: &Path) -> BTreeMap<String, u64> {
+        let entry = |e: std::io::Result<std::fs::DirEntry>| {
+            let e = e.expect("an entry");
+            (e.file_name().to_string_lossy().into_owned(), e.metadata().expect("known").len())
+        };
+        std::fs::read_dir(folder).expect("a folder").map(entry).collect()
+    }
+
+    #[test]
+    fn a_look_tells_and_leaves_no_trace() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("a b.db");
+        let store = Store::open(&Options::Sqlite(path.clone()), Arc::new(SystemAmbient::new())).expect("opens");
+        let while_in_use = sqlite(&path, LONG).expect("looked");
+        assert_eq!((while_in_use.schema, &while_in_use.integrity), (Some(SCHEMA_VERSION), &Integrity::Whole));
+        store.close();
+        drop(store);
+        let before = names(folder.path());
+        assert_eq!(sqlite(&path, LONG).expect("looked").schema, Some(SCHEMA_VERSION));
+        assert_eq!(names(folder.path()), before, "nothing is made beside it");
+    }
+
+    #[test]
+    fn what_is_not_ours_or_not_whole_is_told() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).expect("written");
+            path
+        };
+        assert!(sqlite(&file("junk.db", b"this is not a database, whatever its name says"), LONG).is_err());
+        assert_eq!(sqlite(&file("empty.db", b""), LONG).expect("an empty one").schema, None);
+        assert!(sqlite(&folder.path().join("none.db"), LONG).is_err_and(|e| e.contains("none.db")));
+        assert_eq!(names(folder.path()).len(), 2, "nothing was made");
+    }
+}

@@ -96,7 +96,10 @@ impl RunService for Runs {
         Ok(Response::new(stream.boxed()))
     }
 
-    async fn explain_run(&self, _request: Request<pb::ExplainRunRequest>) -> Result<Response<pb::Explanation>, Status> {
+    async fn explain_run(
+        &self,
+        _request: Request<pb::ExplainRunRequest>,
+    ) -> Result<Response<pb::Explanation>, Status> {
         Err(Status::unimplemented("soon"))
     }
 }

@@ -10,6 +10,7 @@ pub mod id;
 pub mod lifecycle;
 pub mod limits;
 pub mod machine;
+pub mod metric;
 pub mod plan;
 pub mod plan_defaults;
 pub mod run;

@@ -8,6 +8,7 @@ mod machines;
 mod page;
 mod plans;
 mod runs;
+mod sight;
 mod start_run;
 mod watch;
 mod why;
@@ -41,6 +42,8 @@ struct Inner {
     providers: Providers,
     feed: Arc<RunFeed>,
     access: Access,
+    /// For the metrics.
+    counted: sight::Counted,
     /// Streams end, and say why, when the server stops.
     closing: CancellationToken,
 }
@@ -50,7 +53,15 @@ impl Service {
         let feed = RunFeed::new(store.clone()).await?;
         tokio::spawn(feed.clone().tail());
         let access = Access::new(store.clone());
-        let inner = Inner { store, engine, providers, feed, access, closing: CancellationToken::new() };
+        let inner = Inner {
+            store,
+            engine,
+            providers,
+            feed,
+            access,
+            counted: sight::Counted::default(),
+            closing: CancellationToken::new(),
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 

@@ -18,6 +18,7 @@ pub(crate) use statements;
 
 mod ambient;
 mod backup;
+mod census;
 mod codec;
 mod db;
 mod error;
@@ -34,6 +35,7 @@ mod queue;
 pub mod run;
 mod schema;
 pub mod session;
+mod sight;
 mod signal;
 mod sqlite;
 pub mod step_log;
@@ -46,12 +48,14 @@ mod writer;
 
 pub use ambient::{Ambient, SystemAmbient};
 pub use backup::{backup, restore};
+pub use census::{Census, Open, WAIT_PREFIX, census};
 pub use error::{Failure, TxResult, is_fenced};
 pub use feed::{RunEvent, RunFeed};
 pub use log::{LogRange, LogRow, after as log_after, of_subject as log_of_subject, range as log_range};
 #[doc(hidden)]
 pub use prepare::prepare_all;
 pub use schema::SCHEMA_VERSION;
+pub use sight::tell_zeros;
 pub use signal::{Signal, Signals};
 pub use store::{Caller, Options, Store};
 pub use transition::{Cause, Moved, Transition};

@@ -4,12 +4,15 @@
 use crate::db::{Connection, Dialect, Pair};
 use crate::error::DbError;
 use crate::store::{Options, connect};
-use crate::{execution, idempotency, log, machine, plan, postgres, run, schema, session, step_log, switch, token};
+use crate::{
+    census, execution, idempotency, log, machine, plan, postgres, run, schema, session, step_log, switch, token,
+};
 use domain::Timestamp;
 
 type Named<T> = &'static [(&'static str, T)];
 
 const STATEMENTS: Named<Named<&'static str>> = &[
+    ("census", census::STATEMENTS),
     ("execution", execution::STATEMENTS),
     ("idempotency", idempotency::STATEMENTS),
     ("log", log::STATEMENTS),

@@ -14,6 +14,39 @@ pub struct Config {
     pub providers: BTreeMap<String, Provider>,
     pub shutdown: Shutdown,
     pub log: Log,
+    pub tls: Tls,
+    pub metrics: Metrics,
+    pub telemetry: Telemetry,
+}
+
+/// Both or neither.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tls {
+    /// The certificate, and after it those that lead to its root, in PEM.
+    pub cert: Option<PathBuf>,
+    /// Its private key, in PEM.
+    pub key: Option<PathBuf>,
+}
+
+impl Tls {
+    pub fn pair(&self) -> Option<(&Path, &Path)> {
+        self.cert.as_deref().zip(self.key.as_deref())
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Metrics {
+    /// `/metrics` is shown without a token.
+    pub public: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Telemetry {
+    /// Where traces are sent, by OTLP over gRPC: `http://HOST:4317`, or `https://…`. Empty: none are made.
+    pub otlp_endpoint: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -148,6 +181,15 @@ impl Config {
                 engine.call_timeout_seconds, engine.lease_seconds
             ));
         }
+        match (&self.tls.cert, &self.tls.key) {
+            (Some(_), None) => return Err("tls.key: is missing; tls.cert needs its private key".to_owned()),
+            (None, Some(_)) => return Err("tls.cert: is missing; tls.key needs its certificate".to_owned()),
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        let endpoint = &self.telemetry.otlp_endpoint;
+        if !endpoint.is_empty() && !endpoint.starts_with("http://") && !endpoint.starts_with("https://") {
+            return Err(format!("telemetry.otlp_endpoint: {endpoint:?} is not a URL such as http://127.0.0.1:4317"));
+        }
         for (name, provider) in &self.providers {
             match provider.kind.as_str() {
                 "sim" => {}
@@ -213,6 +255,9 @@ mod tests {
             ("[engine]\ncall_timeout_seconds = 20", "lease_seconds"),
             ("[providers.dc]\nkind = 'telepathy'", "providers.dc.kind"),
             ("[server", "test.toml"),
+            ("[tls]\ncert = 'a.pem'", "tls.key"),
+            ("[tls]\nkey = 'a.key'", "tls.cert"),
+            ("[telemetry]\notlp_endpoint = 'collector:4317'", "telemetry.otlp_endpoint"),
         ] {
             let error = parse(text, &[]).expect_err(text);
             assert!(error.contains(part), "{error}");

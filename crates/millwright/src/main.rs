@@ -4,6 +4,7 @@ mod cli;
 mod config;
 mod data_dir;
 mod demo;
+mod logging;
 mod maintenance;
 mod plan_folder;
 mod serve;
@@ -46,6 +47,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    // once, before the first use of TLS; an error means that it is there already
+    drop(rustls::crypto::ring::default_provider().install_default());
     let server_side = matches!(arguments.command, Command::Serve(_) | Command::Demo(_));
     let mut builder = if server_side {
         tokio::runtime::Builder::new_multi_thread()

@@ -20,6 +20,8 @@ const FILE_MAX: u64 = 1024 * 1024;
 /// The pair in use, and where it came from.
 pub struct Tls {
     files: Files,
+    /// What the files held at first.
+    first: Pair,
     config: RwLock<Arc<ServerConfig>>,
 }
 
@@ -40,12 +42,13 @@ impl Tls {
     /// Reads the pair, or says which file is at fault and why.
     pub fn load(cert: &Path, key: &Path, now: Timestamp) -> Result<Arc<Self>, String> {
         let files = Files { cert: cert.to_owned(), key: key.to_owned() };
-        let (config, expiry) = files.read().and_then(|pair| files.configure(&pair, now))?;
+        let first = files.read()?;
+        let (config, expiry) = files.configure(&first, now)?;
         tell_expiry(expiry);
         for outcome in ["ok", "failed"] {
             metrics::counter!(metric::TLS_RELOADS.name, "outcome" => outcome).increment(0);
         }
-        Ok(Arc::new(Self { files, config: RwLock::new(config) }))
+        Ok(Arc::new(Self { files, first, config: RwLock::new(config) }))
     }
 
     /// For the next connection.
@@ -55,7 +58,7 @@ impl Tls {
 
     /// Follows the files until told to stop.
     pub(crate) async fn follow(self: Arc<Self>, now: impl Fn() -> Timestamp, stop: CancellationToken) {
-        let mut judged = self.look().await.ok();
+        let mut judged = Some(self.first.clone());
         // a pair is often replaced one file after the other: it is judged bad only if it stays so
         let mut doubtful: Option<Result<Pair, String>> = None;
         loop {

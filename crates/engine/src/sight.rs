@@ -122,7 +122,9 @@ impl Attempted {
         let (kind, outcome, seconds) = (self.kind, self.outcome.as_str(), self.took.as_secs_f64());
         match self.class {
             None => tracing::debug!(step, kind, outcome, seconds, "an attempt has ended"),
-            Some(class) => tracing::info!(step, kind, outcome, seconds, class = %class, why = message, "an attempt failed"),
+            Some(class) => {
+                tracing::info!(step, kind, outcome, seconds, class = %class, why = message, "an attempt failed")
+            }
         }
         metrics::histogram!(metric::STAGE_SECONDS.name, "kind" => kind, "outcome" => outcome).record(self.took);
         if let Some(class) = self.class {

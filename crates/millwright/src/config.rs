@@ -247,6 +247,24 @@ mod tests {
         assert_eq!(config.shutdown.active_runs, ActiveRuns::Cancel);
     }
 
+    /// The example that is shipped, as it is and with everything in it that is commented out.
+    #[test]
+    fn the_shipped_example_reads() {
+        let text = include_str!("../../../deploy/millwright.toml");
+        let config = parse(text, &[]).expect("reads");
+        assert!(config.tls.pair().is_some() && config.log.json);
+        let keys =
+            |l: &&str| l.strip_prefix("# ").is_some_and(|l| l.split_once(" = ").is_some_and(|k| !k.0.contains(' ')));
+        let all: String = text
+            .lines()
+            .map(|l| if keys(&l) { l.trim_start_matches("# ") } else { l })
+            .map(|l| format!("{l}\n"))
+            .collect();
+        let config = parse(&all, &[]).expect("reads");
+        assert_eq!(config.telemetry.otlp_endpoint, "http://127.0.0.1:4317");
+        assert_eq!(config.engine.workers, Engine::default().workers, "the defaults are shown");
+    }
+
     #[test]
     fn mistakes_are_named() {
         for (text, part) in [

@@ -101,16 +101,12 @@ async fn show(State(page): State<Page>, headers: HeaderMap) -> Response {
 
 /// What the kernel says of this process, where it has a place to say it.
 fn tell_process() {
-    let pages = std::fs::read_to_string("/proc/self/statm")
-        .ok()
-        .and_then(|text| text.split_whitespace().nth(1).and_then(|n| n.parse::<f64>().ok()));
-    if let Some(pages) = pages {
-        metrics::gauge!(metric::MEMORY.name).set(pages * PAGE_BYTES);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    if let Some(kib) = resident.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<f64>().ok()) {
+        metrics::gauge!(metric::MEMORY.name).set(kib * 1024.0);
     }
     if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
         metrics::gauge!(metric::FILES_OPEN.name).set(open.count() as f64);
     }
 }
-
-/// Of the platforms that we build for.
-const PAGE_BYTES: f64 = 4096.0;

@@ -15,3 +15,4 @@ mod process;
 mod server;
 mod shared_database;
 mod shutdown;
+mod sight;

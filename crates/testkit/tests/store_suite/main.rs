@@ -2,6 +2,7 @@
 //! What only one of them can do stands apart, under that database's name.
 #![allow(clippy::expect_used, clippy::panic)] // helpers of tests fail as tests do
 
+mod census;
 mod executions;
 mod feed;
 mod fixture;

@@ -58,16 +58,16 @@ impl Tls {
 
     /// Follows the files until told to stop.
     pub(crate) async fn follow(self: Arc<Self>, now: impl Fn() -> Timestamp, stop: CancellationToken) {
-        let mut judged = Some(self.first.clone());
+        let mut judged = Ok(self.first.clone());
         // a pair is often replaced one file after the other: it is judged bad only if it stays so
-        let mut doubtful: Option<Result<Pair, String>> = None;
+        let mut doubtful = None;
         loop {
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
                 () = stop.cancelled() => return,
             }
             let found = self.look().await;
-            if found.as_ref().ok() == judged.as_ref() && judged.is_some() {
+            if found == judged {
                 doubtful = None;
                 continue;
             }
@@ -78,18 +78,16 @@ impl Tls {
                     tell_expiry(expiry);
                     reloaded("ok");
                     tracing::info!(cert = %self.files.cert.display(), until = %expiry, "a new certificate is in use");
-                    (judged, doubtful) = (found.ok(), None);
+                    (judged, doubtful) = (found, None);
                 }
                 Err(_) if doubtful.as_ref() != Some(&found) => doubtful = Some(found),
                 Err(e) => {
-                    if judged != found.as_ref().ok().cloned() || found.is_ok() {
-                        reloaded("failed");
-                        tracing::error!(
-                            error = %e,
-                            "the new certificate cannot be used: the old one stays in use; put a matching pair of PEM files in place"
-                        );
-                    }
-                    judged = found.ok();
+                    reloaded("failed");
+                    tracing::error!(
+                        error = %e,
+                        "the new certificate cannot be used: the old one stays in use; put a matching pair of PEM files in place"
+                    );
+                    (judged, doubtful) = (found, None);
                 }
             }
         }

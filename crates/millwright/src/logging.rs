@@ -3,7 +3,8 @@
 
 use crate::config::{Log, Telemetry};
 use opentelemetry::trace::TracerProvider as _;
-use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
+use opentelemetry_otlp::tonic_types::transport::ClientTlsConfig;
+use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithTonicConfig as _};
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use serde_json::{Map, Value};
@@ -77,7 +78,12 @@ impl Logging {
 
 /// Within a runtime: the connection is made when there is something to send.
 fn provider(endpoint: &str) -> Result<SdkTracerProvider, opentelemetry_otlp::ExporterBuildError> {
-    let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).with_timeout(EXPORT_WITHIN).build()?;
+    let mut builder = SpanExporter::builder().with_tonic().with_endpoint(endpoint).with_timeout(EXPORT_WITHIN);
+    if endpoint.starts_with("https://") {
+        // whom this host trusts
+        builder = builder.with_tls_config(ClientTlsConfig::new().with_enabled_roots());
+    }
+    let exporter = builder.build()?;
     let resource = opentelemetry_sdk::Resource::builder()
         .with_service_name("millwright")
         .with_attribute(opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION")))

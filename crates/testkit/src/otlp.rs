@@ -1,12 +1,14 @@
 //! A collector of traces in this process: takes what is sent to it by OTLP over gRPC, and keeps it.
 #![allow(clippy::expect_used)] // for tests only
 
+use crate::tls::Pair;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{TraceService, TraceServiceServer};
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use opentelemetry_proto::tonic::common::v1::any_value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::TcpListener;
+use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status};
 
 #[derive(Clone, Default)]
@@ -29,15 +31,25 @@ impl TraceService for Collector {
 impl Collector {
     /// Listens, and says where.
     pub async fn start() -> (Self, String) {
+        Self::serve(Server::builder(), "http").await
+    }
+
+    /// The same, encrypted.
+    pub async fn start_encrypted(pair: &Pair) -> (Self, String) {
+        let tls = ServerTlsConfig::new().identity(Identity::from_pem(&pair.cert, &pair.key));
+        Self::serve(Server::builder().tls_config(tls).expect("TLS"), "https").await
+    }
+
+    async fn serve(mut server: Server, scheme: &str) -> (Self, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let url = format!("{scheme}://localhost:{}", listener.local_addr().expect("an address").port());
         let collector = Self::default();
         let service = TraceServiceServer::new(collector.clone());
         let incoming = futures::stream::unfold(listener, |listener| async move {
             let accepted = listener.accept().await.map(|(socket, _)| socket);
             Some((accepted, listener))
         });
-        tokio::spawn(tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming));
+        tokio::spawn(server.add_service(service).serve_with_incoming(incoming));
         (collector, url)
     }
 

@@ -108,6 +108,18 @@ fn a_run_can_be_followed_in_its_traces() {
     assert!(spans.iter().all(|s| s.attributes.iter().all(|a| !format!("{a:?}").contains("mwt_"))), "no token is sent");
 }
 
+#[test]
+fn traces_are_sent_encrypted_to_whom_the_host_trusts() {
+    let (home, runtime, authority) = (Home::new(), runtime(), Authority::default());
+    let (collector, url) = runtime.block_on(Collector::start_encrypted(&authority.pair()));
+    let trusted = home.file("trusted.pem", &authority.pem());
+    let launch = home.launch("data").env("MILLWRIGHT_TELEMETRY__OTLP_ENDPOINT", &url);
+    let server = launch.env("SSL_CERT_FILE", trusted.to_str().expect("a plain path")).with(&["--sim", "1"]).start();
+    start_run(&runtime, &server);
+    server.terminate().with(0);
+    assert!(collector.spans().iter().any(|s| s.name == "RunService/StartRun"));
+}
+
 /// Traces are a help, never a hindrance.
 #[test]
 fn a_collector_that_is_away_holds_nothing_up() {

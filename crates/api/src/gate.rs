@@ -2,6 +2,7 @@
 //! share, how long may it take; and what is refused is put on record.
 
 use crate::error::{from_status, to_status};
+use crate::sight::{REQUEST_ID, RequestId};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
@@ -18,7 +19,6 @@ use tonic::Status;
 /// The longest a call with one answer may take; a caller can only ask for less (`grpc-timeout`).
 const CALL_MAX: Duration = Duration::from_secs(60);
 const KEY_HEADER: &str = "x-idempotency-key";
-pub(crate) const REQUEST_ID_HEADER: &str = "x-request-id";
 
 /// Middleware in front of all gRPC services.
 pub(crate) async fn gate(State(service): State<Service>, mut request: Request, next: Next) -> Response {
@@ -27,7 +27,7 @@ pub(crate) async fn gate(State(service): State<Service>, mut request: Request, n
         return next.run(request).await;
     }
     let rule = rule_of(path.trim_start_matches('/'));
-    let request_id = header(request.headers(), REQUEST_ID_HEADER).unwrap_or_default().to_owned();
+    let request_id = request.extensions().get::<RequestId>().map_or(String::new(), |id| id.as_str().to_owned());
     // through the other door it is known already who asks
     let by = match request.extensions_mut().remove::<Arc<Principal>>() {
         Some(by) => Ok(by),
@@ -67,17 +67,15 @@ fn refuse(e: Error) -> Response {
     to_status(e).into_http::<Body>()
 }
 
-fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
-    headers.get(name).and_then(|value| value.to_str().ok())
-}
-
 /// The caller behind a request's headers. Strangers are put on record, some of them.
 pub(crate) async fn authenticate(service: &Service, headers: &HeaderMap, call: &str) -> Result<Arc<Principal>, Error> {
     // not text: malformed, which the access check says
     let value = headers.get("authorization").map(|value| value.to_str().unwrap_or(""));
     let known = service.access().authenticate(value).await;
     if let Err(e) = &known {
-        service.audit_stranger(call, header(headers, REQUEST_ID_HEADER).unwrap_or_default(), e).await;
+        service
+            .audit_stranger(call, headers.get(REQUEST_ID).and_then(|v| v.to_str().ok()).unwrap_or_default(), e)
+            .await;
     }
     known
 }

@@ -24,6 +24,7 @@ impl RunService for Runs {
             override_reason: r.override_reason,
         };
         let view = self.0.start_run(&call, start).await.map_err(to_status)?;
+        tracing::Span::current().record("run_id", view.run.id.as_str());
         Ok(Response::new(convert::run_view(view)))
     }
 

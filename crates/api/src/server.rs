@@ -1,4 +1,5 @@
-//! One port: gRPC with reflection and health, the same calls as REST, and the plain HTTP health pages.
+//! One port: gRPC with reflection and health, the same calls as REST, and the plain HTTP pages beside them,
+//! over TLS where there is a certificate.
 
 use crate::audit::Audit;
 use crate::engine::Engines;
@@ -6,15 +7,19 @@ use crate::event::Events;
 use crate::explain::Explain;
 use crate::gate::gate;
 use crate::machine::Machines;
+use crate::metrics::{self as page, Render};
 use crate::plan::Plans;
 use crate::refused::in_our_terms;
 use crate::rest::{self, RestOptions};
 use crate::run::Runs;
+use crate::sight::{Calls, Connected, identify, measure};
+use crate::tls::Tls;
 use crate::token::Tokens;
 use axum::Router;
 use axum::http::StatusCode;
-use axum::middleware::{from_fn_with_state, map_response};
+use axum::middleware::{from_fn, from_fn_with_state, map_response};
 use axum::routing::get;
+use domain::metric;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
@@ -23,14 +28,16 @@ use proto::millwright::v1 as mw;
 use service::Service;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
 
 /// The server's bounds, by name.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ServerOptions {
     pub connections_max: usize,
     /// Calls and streams at the same time on one connection.
@@ -43,6 +50,12 @@ pub struct ServerOptions {
     pub heartbeat: Duration,
     /// How long calls in flight may take to finish at a stop.
     pub finish_within: Duration,
+    /// None: everything crosses the network unencrypted.
+    pub tls: Option<Arc<Tls>>,
+    /// What `/metrics` shows.
+    pub metrics: Option<Render>,
+    /// Without a token.
+    pub metrics_public: bool,
 }
 
 impl Default for ServerOptions {
@@ -54,12 +67,17 @@ impl Default for ServerOptions {
             body_within: Duration::from_secs(20),
             heartbeat: Duration::from_secs(15),
             finish_within: Duration::from_secs(10),
+            tls: None,
+            metrics: None,
+            metrics_public: false,
         }
     }
 }
 
 /// A client that sends its headers one byte at a time holds a connection no longer than this.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// As is one that does not finish its TLS handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -90,15 +108,26 @@ fn router(service: &Service, options: &ServerOptions) -> Result<Router, Box<dyn 
         .build_v1()?;
     routes.add_service(health_service).add_service(reflection);
     let grpc = routes.routes().prepare().into_axum_router();
-    let grpc = grpc.layer(map_response(in_our_terms)).layer(from_fn_with_state(service.clone(), gate));
+    let calls = Calls::new(&[
+        proto::DESCRIPTORS,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+    ])?;
+    let grpc = grpc
+        .layer(map_response(in_our_terms))
+        .layer(from_fn_with_state(service.clone(), gate))
+        .layer(from_fn_with_state(calls, measure));
     let bounds = RestOptions { body_bytes_max: max, body_within: options.body_within, heartbeat: options.heartbeat };
     let rest = rest::router(service.clone(), grpc.clone(), bounds)?;
     let ready = service.clone();
     Ok(Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(move || readyz(ready.clone())))
+        .merge(page::route(service, options))
         .merge(rest)
-        .fallback_service(grpc))
+        .fallback_service(grpc)
+        // the outermost: whatever answers, the answer has the request's id
+        .layer(from_fn(identify)))
 }
 
 /// Ready is: the database answers.
@@ -119,6 +148,12 @@ pub async fn serve(
     let router = router(&service, &options)?;
     let connections = TaskTracker::new();
     let room = Arc::new(Semaphore::new(options.connections_max));
+    metrics::gauge!(metric::CONNECTIONS_LIMIT.name).set(options.connections_max as f64);
+    metrics::counter!(metric::HANDSHAKE_FAILURES.name).increment(0);
+    if let Some(tls) = &options.tls {
+        let ambient = service.store().ambient().clone();
+        tokio::spawn(tls.clone().follow(move || ambient.now(), stop.clone()));
+    }
     let mut http = Builder::new(TokioExecutor::new());
     http.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
     http.http2()
@@ -146,17 +181,17 @@ pub async fn serve(
         // small answers go out at once
         drop(socket.set_nodelay(true));
         let (http, router, stop) = (http.clone(), router.clone(), stop.clone());
+        let tls = options.tls.clone();
         connections.spawn(async move {
-            let connection = http.serve_connection(TokioIo::new(socket), TowerToHyperService::new(router));
-            let mut connection = std::pin::pin!(connection);
-            tokio::select! {
-                ended = connection.as_mut() => log_end(ended),
-                () = stop.cancelled() => {
-                    connection.as_mut().graceful_shutdown();
-                    log_end(connection.await);
-                }
+            let connected = Connected::new();
+            match tls {
+                None => attend(&http, socket, router, &stop).await,
+                Some(tls) => match shake_hands(&tls, socket, &stop).await {
+                    Some(stream) => attend(&http, stream, router, &stop).await,
+                    None => metrics::counter!(metric::HANDSHAKE_FAILURES.name).increment(1),
+                },
             }
-            drop(permit);
+            drop((connected, permit));
         });
     }
     drop(listener);
@@ -165,6 +200,42 @@ pub async fn serve(
         tracing::warn!("some calls were still in flight when the server stopped");
     }
     Ok(())
+}
+
+/// The encrypted stream; `None`: the client did not get that far.
+async fn shake_hands(tls: &Tls, socket: TcpStream, stop: &CancellationToken) -> Option<TlsStream<TcpStream>> {
+    let shaken = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.acceptor().accept(socket));
+    let shaken = tokio::select! {
+        shaken = shaken => shaken,
+        () = stop.cancelled() => return None,
+    };
+    match shaken {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(e)) => {
+            tracing::debug!(error = %e, "a TLS handshake failed");
+            None
+        }
+        Err(_) => {
+            tracing::debug!("a TLS handshake was not finished in time");
+            None
+        }
+    }
+}
+
+/// Serves one connection to its end.
+async fn attend<I>(http: &Builder<TokioExecutor>, io: I, router: Router, stop: &CancellationToken)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let connection = http.serve_connection(TokioIo::new(io), TowerToHyperService::new(router));
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        ended = connection.as_mut() => log_end(ended),
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            log_end(connection.await);
+        }
+    }
 }
 
 fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {

@@ -11,6 +11,7 @@ pub mod lifecycle;
 pub mod limits;
 pub mod look;
 pub mod machine;
+pub mod metric;
 pub mod observation;
 pub mod plan;
 pub mod plan_defaults;

@@ -86,6 +86,8 @@ pub enum Unwind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageDecl {
     pub name: String,
+    /// Of the step; what it is measured by.
+    pub kind: &'static str,
     /// Of one attempt.
     pub timeout: Duration,
     pub max_retries: u32,
@@ -113,7 +115,14 @@ impl StageDecl {
             | StepKind::Verify { .. }
             | StepKind::Net { .. } => (Unwind::RollForward, false),
         };
-        Self { name: step.name.clone(), timeout: step.timeout(), max_retries: step.max_retries(), unwind, destructive }
+        Self {
+            name: step.name.clone(),
+            kind: step.kind.name(),
+            timeout: step.timeout(),
+            max_retries: step.max_retries(),
+            unwind,
+            destructive,
+        }
     }
 }
 
@@ -243,7 +252,14 @@ mod tests {
     use std::collections::HashSet;
 
     fn stage(unwind: Unwind, max_retries: u32) -> StageDecl {
-        StageDecl { name: "s".into(), timeout: Duration::from_secs(1), max_retries, unwind, destructive: false }
+        StageDecl {
+            name: "s".into(),
+            kind: "ssh",
+            timeout: Duration::from_secs(1),
+            max_retries,
+            unwind,
+            destructive: false,
+        }
     }
 
     fn outcomes() -> Vec<Outcome> {

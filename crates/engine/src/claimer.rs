@@ -3,6 +3,7 @@
 use crate::engine::Core;
 use crate::lease::Lease;
 use crate::options::CLAIM_MAX;
+use crate::sight::{self, execution_span};
 use crate::worker;
 use domain::{Error, Timestamp};
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use store::{Caller, switch};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
 
 struct Claimed {
     executions: Vec<Execution>,
@@ -29,6 +31,7 @@ pub(crate) async fn run(core: Arc<Core>, lease: Arc<Lease>, claiming: Cancellati
         if room > 0 && lease.remaining() > core.options.call_timeout {
             match claim(&core, &lease, room).await {
                 Ok(claimed) => {
+                    sight::claimed(&claimed.executions);
                     let full = claimed.executions.len() == room;
                     for execution in claimed.executions {
                         start(&core, &lease, &free, &mut workers, execution).await;
@@ -91,7 +94,8 @@ async fn start(
     if execution.cancel.is_some() {
         cancel.cancel();
     }
-    workers.spawn(async move {
+    let span = execution_span(&execution);
+    let work = async move {
         let id = execution.id.clone();
         tokio::select! {
             biased;
@@ -100,7 +104,8 @@ async fn start(
         }
         core.unregister(&id);
         drop(permit);
-    });
+    };
+    workers.spawn(work.instrument(span));
 }
 
 /// What the rows say that we hold: cancels that no signal told us of, and executions that nobody here

@@ -31,6 +31,8 @@ pub(crate) struct Core {
     /// Set when the main task has ended, whatever the reason.
     ended: CancellationToken,
     running: Mutex<HashMap<ExecutionId, CancellationToken>>,
+    /// The session that the work is done under, for those who ask how it stands.
+    lease: Mutex<Option<Arc<Lease>>>,
 }
 
 impl Core {
@@ -50,6 +52,10 @@ impl Core {
 
     pub fn is_running(&self, id: &ExecutionId) -> bool {
         self.running().contains_key(id)
+    }
+
+    fn hold(&self, lease: Option<Arc<Lease>>) {
+        *self.lease.lock().unwrap_or_else(PoisonError::into_inner) = lease;
     }
 
     /// Tells the worker that has it, if one here has.
@@ -83,6 +89,7 @@ impl Engine {
             stopping: CancellationToken::new(),
             ended: CancellationToken::new(),
             running: Mutex::new(HashMap::new()),
+            lease: Mutex::new(None),
         };
         Self { core: Arc::new(core), main: Arc::new(Mutex::new(None)) }
     }
@@ -118,6 +125,21 @@ impl Engine {
     /// Resolves when the engine works no more: it was stopped, or it has died.
     pub async fn ended(&self) {
         self.core.ended.cancelled().await;
+    }
+
+    /// Executions that a worker here has in hand.
+    pub fn busy(&self) -> usize {
+        self.core.running().len()
+    }
+
+    pub fn workers(&self) -> usize {
+        self.core.options.workers
+    }
+
+    /// How long the session lease is sure to hold; zero without one.
+    pub fn lease_remaining(&self) -> Duration {
+        let lease = self.core.lease.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        lease.filter(|l| !l.lost.is_cancelled()).map_or(Duration::ZERO, |l| l.remaining())
     }
 
     /// Ends at once, as a crash would: nothing is released, nothing is written.
@@ -213,12 +235,14 @@ const CANCEL_BATCH: usize = 500;
 async fn run(core: Arc<Core>, first: Lease) {
     let mut lease = Arc::new(first);
     loop {
+        core.hold(Some(lease.clone()));
         let mut claims = tokio::spawn(claimer::run(core.clone(), lease.clone(), core.draining.clone()));
         // a newer schema ends the claiming just as a hand-over does
         let keep = lease.keep(&core.store, &core.draining);
         tokio::select! {
             () = keep => {}
             () = handed_over(&core, &mut claims) => {
+                core.hold(None);
                 release(&core, &lease).await;
                 // after a newer server has migrated, this one claims no more but still serves
                 core.stopping.cancelled().await;

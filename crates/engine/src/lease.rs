@@ -2,6 +2,7 @@
 //! over rivals: a session whose counter stands still for its whole lease is declared dead.
 
 use crate::options::EngineOptions;
+use crate::sight;
 use domain::{Error, SessionId};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -59,6 +60,7 @@ impl Lease {
             match self.renew(store).await {
                 Ok(Renewal::Renewed) => {}
                 Ok(Renewal::Lost) => {
+                    sight::lease_lost();
                     tracing::error!(session = %self.id, "the session lease was lost: others have taken over its work");
                     self.lost.cancel();
                     return;
@@ -119,6 +121,7 @@ impl Rivals {
         let dead =
             store.write(&Caller::engine(), "sessions", move |tx| session::declare_dead(tx, &session, &because)).await?;
         if dead {
+            sight::rival_declared_dead();
             tracing::warn!(session = %rival.id, "a server has stopped renewing its lease: its work is taken over");
         }
         Ok(())

@@ -9,9 +9,11 @@ mod claimer;
 mod engine;
 mod lease;
 mod options;
+mod sight;
 mod worker;
 mod workflow;
 
 pub use engine::{Engine, JournalObserver};
 pub use options::EngineOptions;
+pub use sight::{tell_open, tell_zeros};
 pub use workflow::{Acted, Event, Failure, Look, Seen, StageCx, Work, Workflow};

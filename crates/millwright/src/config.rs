@@ -16,6 +16,39 @@ pub struct Config {
     pub shutdown: Shutdown,
     pub limits: Limits,
     pub log: Log,
+    pub tls: Tls,
+    pub metrics: Metrics,
+    pub telemetry: Telemetry,
+}
+
+/// Both or neither.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tls {
+    /// The certificate, and after it those that lead to its root, in PEM.
+    pub cert: Option<PathBuf>,
+    /// Its private key, in PEM.
+    pub key: Option<PathBuf>,
+}
+
+impl Tls {
+    pub fn pair(&self) -> Option<(&Path, &Path)> {
+        self.cert.as_deref().zip(self.key.as_deref())
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Metrics {
+    /// `/metrics` is shown without a token.
+    pub public: bool,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Telemetry {
+    /// Where traces are sent, by OTLP over gRPC: `http://HOST:4317`, or `https://…`. Empty: none are made.
+    pub otlp_endpoint: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -226,6 +259,15 @@ impl Config {
             ));
         }
         self.observe.check()?;
+        match (&self.tls.cert, &self.tls.key) {
+            (Some(_), None) => return Err("tls.key: is missing; tls.cert needs its private key".to_owned()),
+            (None, Some(_)) => return Err("tls.cert: is missing; tls.key needs its certificate".to_owned()),
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+        let endpoint = &self.telemetry.otlp_endpoint;
+        if !endpoint.is_empty() && !endpoint.starts_with("http://") && !endpoint.starts_with("https://") {
+            return Err(format!("telemetry.otlp_endpoint: {endpoint:?} is not a URL such as http://127.0.0.1:4317"));
+        }
         for (name, provider) in &self.providers {
             match provider.kind.as_str() {
                 "sim" => {}
@@ -283,6 +325,24 @@ mod tests {
         assert_eq!(config.shutdown.active_runs, ActiveRuns::Cancel);
     }
 
+    /// The example that is shipped, as it is and with everything in it that is commented out.
+    #[test]
+    fn the_shipped_example_reads() {
+        let text = include_str!("../../../deploy/millwright.toml");
+        let config = parse(text, &[]).expect("reads");
+        assert!(config.tls.pair().is_some() && config.log.json);
+        let keys =
+            |l: &&str| l.strip_prefix("# ").is_some_and(|l| l.split_once(" = ").is_some_and(|k| !k.0.contains(' ')));
+        let all: String = text
+            .lines()
+            .map(|l| if keys(&l) { l.trim_start_matches("# ") } else { l })
+            .map(|l| format!("{l}\n"))
+            .collect();
+        let config = parse(&all, &[]).expect("reads");
+        assert_eq!(config.telemetry.otlp_endpoint, "http://127.0.0.1:4317");
+        assert_eq!(config.engine.workers, Engine::default().workers, "the defaults are shown");
+    }
+
     #[test]
     fn mistakes_are_named() {
         for (text, part) in [
@@ -294,6 +354,9 @@ mod tests {
             ("[observe]\nperiod_seconds = 60\nstale_after_seconds = 59", "observe.stale_after_seconds"),
             ("[providers.dc]\nkind = 'telepathy'", "providers.dc.kind"),
             ("[server", "test.toml"),
+            ("[tls]\ncert = 'a.pem'", "tls.key"),
+            ("[tls]\nkey = 'a.key'", "tls.cert"),
+            ("[telemetry]\notlp_endpoint = 'collector:4317'", "telemetry.otlp_endpoint"),
         ] {
             let error = parse(text, &[]).expect_err(text);
             assert!(error.contains(part), "{error}");

@@ -1,9 +1,10 @@
 //! `millwright demo`: the whole product on a simulated fleet in a temporary folder.
 
 use crate::cli;
-use crate::config::Config;
+use crate::config::{Config, Log, Telemetry};
+use crate::logging::Logging;
 use crate::maintenance::say;
-use crate::serve::{ServeOptions, Server, StopSignals, simulated_machine, start_logging};
+use crate::serve::{ServeOptions, Server, StopSignals, simulated_machine};
 use clap::Args;
 use service::{Call, NewMachine, RunView, StartRun};
 use std::process::ExitCode;
@@ -31,7 +32,8 @@ pub async fn run(options: DemoOptions) -> Result<ExitCode, String> {
     if options.machines == 0 || options.machines > MACHINES_MAX {
         return Err(format!("--machines {}: from 1 to {MACHINES_MAX}", options.machines));
     }
-    start_logging("warn", false)?;
+    // holds nothing to flush: the demo sends no traces
+    drop(Logging::start(&Log { level: "warn".to_owned(), json: false }, &Telemetry::default())?);
     let folder = tempfile::tempdir().map_err(|e| format!("making a temporary folder: {e}"))?;
     let server = start_server(&options, folder.path()).await?;
     let mut signals = StopSignals::listen()?;

@@ -5,6 +5,7 @@ mod config;
 mod data_dir;
 mod demo;
 mod doctor;
+mod logging;
 mod maintenance;
 mod plan_folder;
 mod serve;

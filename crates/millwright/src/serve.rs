@@ -2,6 +2,7 @@
 
 use crate::config::{ActiveRuns, Config};
 use crate::data_dir::DataDir;
+use crate::logging::Logging;
 use crate::maintenance::say;
 use crate::plan_folder;
 use clap::Args;
@@ -10,7 +11,6 @@ use provider::Providers;
 use reconcile::{Reconciler, ReconcilerOptions};
 use service::{Call, CallerLimits, NewMachine, Service};
 use sim::SimFleet;
-use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -20,7 +20,6 @@ use store::{Ambient, Options, Store, SystemAmbient};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tracing_subscriber::EnvFilter;
 use workflow::RunWorkflow;
 
 #[derive(Args, Default)]
@@ -68,17 +67,25 @@ pub struct Server {
     engine: Engine,
     reconciler: Reconciler,
     stop: CancellationToken,
+    /// Whether it speaks TLS.
+    encrypted: bool,
     listening: tokio::task::JoinHandle<Result<(), Box<dyn std::error::Error + Send + Sync>>>,
     cancel_runs: bool,
 }
 
 pub async fn run(options: ServeOptions) -> Result<ExitCode, String> {
     let config = configure(&options)?;
-    start_logging(&config.log.level, config.log.json)?;
-    let server = Server::start(&options, &config).await?;
+    let logging = Logging::start(&config.log, &config.telemetry)?;
+    let ended = serve(&options, &config).await;
+    logging.finish().await;
+    ended
+}
+
+async fn serve(options: &ServeOptions, config: &Config) -> Result<ExitCode, String> {
+    let server = Server::start(options, config).await?;
     // before it is announced: whoever has read that it serves may ask it to stop
     let mut signals = StopSignals::listen()?;
-    say(&format!("millwright {} listens on http://{}", env!("CARGO_PKG_VERSION"), server.address));
+    say(&format!("millwright {} listens on {}", env!("CARGO_PKG_VERSION"), server.url()));
     say(&format!("data folder: {}", server.data.path.display()));
     match &server.token_file {
         Some(path) => say(&format!("administrator token: {}", path.display())),
@@ -120,14 +127,6 @@ impl StopSignals {
     }
 }
 
-pub fn start_logging(level: &str, json: bool) -> Result<(), String> {
-    let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let filter = EnvFilter::try_new(level).map_err(|e| format!("log.level {level:?}: {e}"))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour);
-    let started = if json { builder.json().try_init() } else { builder.try_init() };
-    started.map_err(|e| format!("starting the log: {e}"))
-}
-
 /// The file and the environment, with the flags over them.
 fn configure(options: &ServeOptions) -> Result<Config, String> {
     let mut config = Config::load(options.config.as_deref())?;
@@ -150,6 +149,8 @@ impl Server {
     pub async fn start(options: &ServeOptions, config: &Config) -> Result<Self, String> {
         let data = DataDir::open(&config.server.data)?;
         let ambient: Arc<dyn Ambient> = Arc::new(SystemAmbient::new());
+        // before anything that is measured
+        let metrics = api::collect_metrics(ambient.now())?;
         let database = database(config, &data)?;
         let opening = ambient.clone();
         let store = tokio::task::spawn_blocking(move || Store::open(&database, opening))
@@ -173,15 +174,26 @@ impl Server {
             register_simulated(&service, count).await?;
         }
         // before the engine: a port that is taken should not cost a session
-        let listener = listen(&config.server.listen, options.allow_plaintext).await?;
+        let tls = load_tls(config, &ambient)?;
+        let listener = listen(&config.server.listen, tls.is_some() || options.allow_plaintext).await?;
         let address = listener.local_addr().map_err(|e| format!("listening on {}: {e}", config.server.listen))?;
         engine.start().await.map_err(|e| format!("starting the engine: {e}"))?;
         let reconciler = Reconciler::start(service.store(), providers, observing);
         let stop = CancellationToken::new();
-        let listening =
-            tokio::spawn(api::serve(listener, service.clone(), api::ServerOptions::default(), stop.clone()));
+        let encrypted = tls.is_some();
+        let serving = api::ServerOptions {
+            tls,
+            metrics: Some(metrics),
+            metrics_public: config.metrics.public,
+            ..api::ServerOptions::default()
+        };
+        let listening = tokio::spawn(api::serve(listener, service.clone(), serving, stop.clone()));
         let cancel_runs = config.shutdown.active_runs == ActiveRuns::Cancel;
-        Ok(Self { service, address, token_file, data, engine, reconciler, stop, listening, cancel_runs })
+        Ok(Self { service, address, token_file, data, engine, reconciler, stop, encrypted, listening, cancel_runs })
+    }
+
+    pub fn url(&self) -> String {
+        format!("{}://{}", if self.encrypted { "https" } else { "http" }, self.address)
     }
 
     /// Ends the streams, lets calls finish, hands the work over.
@@ -286,12 +298,16 @@ fn providers(
     Ok(providers)
 }
 
-async fn listen(address: &str, allow_plaintext: bool) -> Result<TcpListener, String> {
+fn load_tls(config: &Config, ambient: &Arc<dyn Ambient>) -> Result<Option<Arc<api::Tls>>, String> {
+    config.tls.pair().map(|(cert, key)| api::Tls::load(cert, key, ambient.now())).transpose()
+}
+
+async fn listen(address: &str, allowed_beyond_loopback: bool) -> Result<TcpListener, String> {
     let listener = TcpListener::bind(address).await.map_err(|e| format!("listening on {address}: {e}"))?;
     let beyond = listener.local_addr().is_ok_and(|a| !a.ip().is_loopback());
-    if beyond && !allow_plaintext {
+    if beyond && !allowed_beyond_loopback {
         return Err(format!(
-            "{address} can be reached from other machines, and tokens would cross the network unencrypted; listen on 127.0.0.1, or say --allow-plaintext"
+            "{address} can be reached from other machines, and tokens would cross the network unencrypted; set tls.cert and tls.key, listen on 127.0.0.1, or say --allow-plaintext"
         ));
     }
     Ok(listener)

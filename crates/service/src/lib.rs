@@ -15,6 +15,7 @@ mod page;
 mod plans;
 mod runs;
 mod scope;
+mod sight;
 mod standing;
 mod start_run;
 pub mod states;
@@ -58,6 +59,8 @@ struct Inner {
     providers: Providers,
     feed: Arc<Feed>,
     access: Access,
+    /// For the metrics.
+    counted: sight::Counted,
     /// Streams end, and say why, when the server stops.
     closing: CancellationToken,
 }
@@ -67,7 +70,15 @@ impl Service {
         let feed = Feed::new(store.clone()).await?;
         tokio::spawn(feed.clone().tail());
         let access = Access::new(store.clone(), limits);
-        let inner = Inner { store, engine, providers, feed, access, closing: CancellationToken::new() };
+        let inner = Inner {
+            store,
+            engine,
+            providers,
+            feed,
+            access,
+            counted: sight::Counted::default(),
+            closing: CancellationToken::new(),
+        };
         let service = Self { inner: Arc::new(inner) };
         tokio::spawn(service.clone().follow_revocations());
         Ok(service)

@@ -165,7 +165,8 @@ pub(crate) struct NewLogRow {
     pub entity_kind: &'static str,
     pub entity_id: String,
     pub subject: String,
-    pub from_state: String,
+    /// Empty: it was made.
+    pub from_state: &'static str,
     pub to_state: &'static str,
     pub version: u64,
     pub trigger: &'static str,

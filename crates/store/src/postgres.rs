@@ -398,7 +398,7 @@ impl<'a> Columns<'a> {
                 column(log, |r| r.entity_kind),
                 column(log, |r| &r.entity_id),
                 column(log, |r| &r.subject),
-                column(log, |r| &r.from_state),
+                column(log, |r| r.from_state),
                 column(log, |r| r.to_state),
                 column(log, |r| r.trigger),
                 column(log, |r| r.owner),

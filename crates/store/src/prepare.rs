@@ -5,8 +5,8 @@ use crate::db::{Connection, Dialect, Pair};
 use crate::error::DbError;
 use crate::store::{Options, connect};
 use crate::{
-    audit, execution, idempotency, log, machine, observation, plan, postgres, run, schema, session, step_log, sweep,
-    switch, token,
+    audit, census, execution, idempotency, log, machine, observation, plan, postgres, run, schema, session, step_log,
+    sweep, switch, token,
 };
 use domain::Timestamp;
 
@@ -14,6 +14,7 @@ type Named<T> = &'static [(&'static str, T)];
 
 const STATEMENTS: Named<Named<&'static str>> = &[
     ("audit", audit::STATEMENTS),
+    ("census", census::STATEMENTS),
     ("execution", execution::STATEMENTS),
     ("idempotency", idempotency::STATEMENTS),
     ("log", log::STATEMENTS),

@@ -1,6 +1,7 @@
 //! The queue in front of a writer: bounded as a whole and for each caller, so that one client cannot
 //! fill it for the others.
 
+use crate::sight;
 use domain::{Error, Reason};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,8 @@ pub(crate) const CALLER_MAX: usize = 2048;
 pub(crate) struct Queue<J> {
     inner: Mutex<Inner<J>>,
     filled: Condvar,
+    /// What it is measured by.
+    lane: &'static str,
 }
 
 struct Inner<J> {
@@ -22,16 +25,28 @@ struct Inner<J> {
 }
 
 impl<J> Queue<J> {
-    pub fn new() -> Self {
+    pub fn new(lane: &'static str) -> Self {
         let inner = Inner { waiting: VecDeque::new(), by_caller: HashMap::new(), closed: false };
-        Self { inner: Mutex::new(inner), filled: Condvar::new() }
+        Self { inner: Mutex::new(inner), filled: Condvar::new(), lane }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<J>> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub fn len(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
     pub fn push(&self, caller: &str, job: J) -> Result<(), Error> {
+        self.admit(caller, job).inspect_err(|e| {
+            if e.reason == Reason::QueueFull {
+                sight::refused(self.lane);
+            }
+        })
+    }
+
+    fn admit(&self, caller: &str, job: J) -> Result<(), Error> {
         let mut inner = self.lock();
         if inner.closed {
             return Err(Error::new(Reason::ShuttingDown, "the server is shutting down; try again in a moment"));
@@ -106,7 +121,7 @@ mod tests {
 
     #[test]
     fn one_caller_cannot_fill_the_queue_for_others() {
-        let queue = Queue::new();
+        let queue = Queue::new("writes");
         for i in 0..CALLER_MAX {
             queue.push("greedy", i).expect("within the caller's share");
         }

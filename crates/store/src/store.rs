@@ -138,6 +138,7 @@ impl Store {
             Options::Sqlite(_) => (SQLITE_BATCH, 1, false),
             Options::Postgres(_) => (POSTGRES_BATCH, POSTGRES_WRITERS, true),
         };
+        let [writes, reads, engine_reads] = domain::metric::LANES;
         let mut threads = Vec::new();
         let mut queues = Vec::new();
         let mut first = Some(first);
@@ -146,7 +147,7 @@ impl Store {
                 Some(connection) => connection,
                 None => connect(options, false)?,
             };
-            let queue: Arc<Queue<Box<dyn Job>>> = Arc::new(Queue::new());
+            let queue: Arc<Queue<Box<dyn Job>>> = Arc::new(Queue::new(writes));
             let (q, a, s) = (queue.clone(), ambient.clone(), signals.clone());
             threads.push(spawn("store-writer", move || {
                 // also when it panics: nobody must wait for a writer that is gone
@@ -155,7 +156,7 @@ impl Store {
             })?);
             queues.push(queue);
         }
-        let readers = Readers { doors: Arc::new(Queue::new()), engine: Arc::new(Queue::new()) };
+        let readers = Readers { doors: Arc::new(Queue::new(reads)), engine: Arc::new(Queue::new(engine_reads)) };
         let lanes =
             std::iter::repeat_n(&readers.doors, READERS).chain(std::iter::repeat_n(&readers.engine, ENGINE_READERS));
         for lane in lanes {
@@ -257,6 +258,16 @@ impl Store {
                 lane.push("readers", job)?;
                 answered.await.unwrap_or_else(|_| Err(stopped()))
             }
+        }
+    }
+
+    /// What waits, by lane.
+    pub(crate) fn waiting(&self) -> [usize; 3] {
+        match &self.inner.mode {
+            Mode::Threads { writers, readers, .. } => {
+                [writers.iter().map(|q| q.len()).sum(), readers.doors.len(), readers.engine.len()]
+            }
+            Mode::Inline(_) => [0; 3],
         }
     }
 

@@ -83,7 +83,7 @@ impl Tx<'_> {
             entity_kind: S::ENTITY,
             entity_id: t.entity_id.to_owned(),
             subject: t.subject.to_owned(),
-            from_state: t.from.map_or(String::new(), |s| s.as_str().to_owned()),
+            from_state: t.from.map_or("", S::as_str),
             to_state: t.to.as_str(),
             version: t.version,
             trigger: cause.trigger,

@@ -5,6 +5,7 @@ use crate::ambient::Ambient;
 use crate::db::Connection;
 use crate::error::{DbError, DbFailure, Failure, TxResult};
 use crate::queue::Queue;
+use crate::sight;
 use crate::signal::Signals;
 use crate::tx::Tx;
 use domain::Error;
@@ -128,6 +129,18 @@ fn attempt(
     signals: &Signals,
     batch: &mut [Box<dyn Job>],
 ) -> TxResult<()> {
+    let begun = tokio::time::Instant::now();
+    let (log, staged) = in_one_commit(connection, ambient, batch).inspect_err(sight::not_committed)?;
+    sight::committed(batch.len(), &log, begun.elapsed());
+    signals.deliver(staged, !log.is_empty());
+    Ok(())
+}
+
+fn in_one_commit(
+    connection: &mut dyn Connection,
+    ambient: &dyn Ambient,
+    batch: &mut [Box<dyn Job>],
+) -> TxResult<Buffered> {
     connection.begin_write()?;
     let (log, staged) = match run_all(connection, ambient, batch) {
         Ok(buffered) => buffered,
@@ -137,8 +150,7 @@ fn attempt(
         }
     };
     connection.commit(&log)?;
-    signals.deliver(staged, !log.is_empty());
-    Ok(())
+    Ok((log, staged))
 }
 
 type Buffered = (Vec<crate::db::NewLogRow>, Vec<crate::signal::Signal>);

@@ -47,6 +47,10 @@ impl TestServer {
     }
 
     pub async fn start_with(fleet: Fleet, options: EngineOptions) -> Self {
+        Self::start_serving(fleet, options, api::ServerOptions::default()).await
+    }
+
+    pub async fn start_serving(fleet: Fleet, options: EngineOptions, serving: api::ServerOptions) -> Self {
         let engine = fleet.engine(options, None);
         let service = fleet.service(&engine).await;
         let token = service::new_secret().expect("randomness");
@@ -57,9 +61,14 @@ impl TestServer {
         let stop = CancellationToken::new();
         let (serving_service, serving_stop) = (service.clone(), stop.clone());
         let serving = tokio::spawn(async move {
-            api::serve(listener, serving_service, api::ServerOptions::default(), serving_stop).await.expect("serves");
+            api::serve(listener, serving_service, serving, serving_stop).await.expect("serves");
         });
         Self { fleet, engine, service, url, token, stop, serving }
+    }
+
+    /// Host and port.
+    pub fn address(&self) -> &str {
+        self.url.split("://").nth(1).unwrap_or_default()
     }
 
     async fn door(&self, token: Option<&str>) -> Door {

@@ -1,6 +1,7 @@
 //! From one position to the next: what came of the last one and the entry into the next are one commit.
 
-use super::{BRAKE, Facts, Report, Step, Worker};
+use super::{Facts, Report, Step, Stop, Worker};
+use crate::sight::{Attempted, BACKOFF, BRAKE, NEXT_SERVER};
 use crate::workflow::{Event, Failure};
 use domain::Timestamp;
 use domain::stage::{Ending, Next, Outcome, Position, backoff, mix, next};
@@ -11,6 +12,22 @@ impl Worker<'_> {
     pub(super) async fn advance(&mut self, result: Report) -> Step<bool> {
         let from = self.execution.position;
         let to = next(self.work.stages(), from, result.outcome);
+        let attempted = match from {
+            Position::Start => None,
+            Position::Stage { index, .. } | Position::Undo { index, .. } => {
+                Attempted::of(self.stage(index).kind, self.elapsed(index), from, result.outcome, &to)
+            }
+        };
+        let (step, message) = (self.execution.stage.clone(), result.message.clone());
+        let advanced = self.commit_and_go(from, to, result).await;
+        // what was not committed is looked at again, and told then
+        if let (Some(attempted), Ok(_) | Err(Stop::Released)) = (attempted, &advanced) {
+            attempted.tell(&step, &message);
+        }
+        advanced
+    }
+
+    async fn commit_and_go(&mut self, from: Position, to: Next, result: Report) -> Step<bool> {
         let mut e = self.execution.clone();
         let mut facts = self.facts.clone();
         let (mut entries, mut events) = self.leaving(from, &to, &result, &mut facts);
@@ -35,8 +52,7 @@ impl Worker<'_> {
                 let pause = backoff(execution::attempt_of(position), self.seed());
                 self.place(&mut e, &mut facts, position, self.now().plus(pause));
                 facts.entered = true;
-                e.waiting_for =
-                    format!("the pause before attempt {}: {}", execution::attempt_of(position), result.message);
+                e.waiting_for = format!("{BACKOFF} {}: {}", execution::attempt_of(position), result.message);
                 return Err(self.release(e, &facts, entries, events).await?);
             }
             Next::Go(position) => {
@@ -44,7 +60,7 @@ impl Worker<'_> {
                 facts.entered = false;
                 facts.stage = serde_json::Value::Null;
                 if self.core.draining.is_cancelled() {
-                    "the next server to take over".clone_into(&mut e.waiting_for);
+                    NEXT_SERVER.clone_into(&mut e.waiting_for);
                     return Err(self.release(e, &facts, entries, events).await?);
                 }
                 self.go_on(e, facts, entries, events, from == Position::Start).await?;

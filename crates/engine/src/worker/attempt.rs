@@ -1,7 +1,8 @@
 //! One attempt at a stage: look, act when it is clear, safe and allowed, and look again.
 
-use super::{BRAKE, Report, Step, Worker, call, stop_of};
+use super::{Report, Step, Worker, call, stop_of};
 use crate::options::SHORT_WAIT;
+use crate::sight::{BRAKE, LOST_CALL, RACK_CAP};
 use crate::workflow::{Acted, Failure, Look, Seen};
 use domain::stage::{FailureClass, StageDecl};
 use std::time::Duration;
@@ -68,8 +69,7 @@ impl Worker<'_> {
         }
         if self.core.draining.is_cancelled() {
             // the next holder waits it out from the start, by its own clock
-            let on = "the last call of a lost holder to have ended".to_owned();
-            return self.sleep_durably(on, Duration::ZERO).await;
+            return self.sleep_durably(LOST_CALL.to_owned(), Duration::ZERO).await;
         }
         tokio::select! {
             () = tokio::time::sleep_until(self.settles + Duration::from_millis(1)) => {}
@@ -117,7 +117,7 @@ impl Worker<'_> {
         match acted {
             Ok(Acted::Yes) => self.facts.acted = true,
             Ok(Acted::Unknown(message)) => {
-                tracing::info!(execution = %self.execution.id, stage = %stage.name, message, "sent, and no answer came");
+                tracing::info!(why = message, "sent, and no answer came");
                 self.facts.acted = true;
             }
             Ok(Acted::No(failure)) => return Ok(Some(Report::failed(failure))),
@@ -148,7 +148,7 @@ impl Worker<'_> {
             }
             Some(until) => {
                 self.execution.deadline = until.plus(stage.timeout);
-                let on = format!("room under the cap of {cap} destructive stages an hour in rack {rack}");
+                let on = format!("{RACK_CAP} {cap} destructive stages an hour in rack {rack}");
                 let pause = until.since(self.now()).max(SHORT_WAIT);
                 self.sleep_durably(on, pause).await
             }

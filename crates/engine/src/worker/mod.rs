@@ -8,6 +8,7 @@ mod durable;
 use crate::engine::Core;
 use crate::lease::Lease;
 use crate::options::{LATE, TROUBLE_PAUSE, UNKNOWN_RECHECK};
+use crate::sight::{self, UNKNOWN, stage_span};
 use crate::workflow::{Failure, StageCx, Work};
 use domain::stage::{FailureClass, Outcome, Position, StageDecl};
 use domain::{Error, Reason, Timestamp};
@@ -18,9 +19,7 @@ use store::execution::{self, Execution, Status};
 use store::{Caller, is_fenced};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-
-/// What an execution waits for while all automation is stopped.
-const BRAKE: &str = "the brake to be released (millwright unfreeze)";
+use tracing::Instrument as _;
 
 /// Why a worker lets go of an execution before it has ended.
 enum Stop {
@@ -191,9 +190,13 @@ impl<'a> Worker<'a> {
                     if !self.facts.entered {
                         self.enter(index).await?;
                     }
-                    self.attempt(index, attempt).await?
+                    let span = self.stage_span(index, attempt);
+                    self.attempt(index, attempt).instrument(span).await?
                 }
-                Position::Undo { index, attempt, .. } => self.undo(index, attempt).await?,
+                Position::Undo { index, attempt, .. } => {
+                    let span = self.stage_span(index, attempt);
+                    self.undo(index, attempt).instrument(span).await?
+                }
             };
             if self.advance(result).await? {
                 return Ok(());
@@ -219,6 +222,7 @@ impl<'a> Worker<'a> {
         // positions are only ever made from the same list
         self.work.stages().get(index).cloned().unwrap_or(StageDecl {
             name: String::new(),
+            kind: "unknown",
             timeout: Duration::ZERO,
             max_retries: 0,
             unwind: domain::stage::Unwind::RollForward,
@@ -226,8 +230,11 @@ impl<'a> Worker<'a> {
         })
     }
 
+    fn stage_span(&self, index: usize, attempt: u32) -> tracing::Span {
+        stage_span(&self.execution.stage, self.stage(index).kind, attempt)
+    }
+
     fn cx(&self, index: usize, attempt: u32) -> StageCx {
-        let begun = self.execution.deadline.minus(self.stage(index).timeout);
         StageCx {
             execution: self.execution.id.clone(),
             index,
@@ -235,13 +242,19 @@ impl<'a> Worker<'a> {
             fence: self.execution.fence,
             facts: self.facts.stage.clone(),
             acted: self.facts.acted,
-            elapsed: self.now().since(begun),
+            elapsed: self.elapsed(index),
         }
+    }
+
+    /// How long the attempt in hand has been going on.
+    fn elapsed(&self, index: usize) -> Duration {
+        self.now().since(self.execution.deadline.minus(self.stage(index).timeout))
     }
 }
 
 fn stop_of(e: Error) -> Stop {
     if is_fenced(&e) {
+        sight::fenced();
         tracing::warn!(error = %e, "a write was refused by its fence");
         return Stop::Taken;
     }
@@ -261,7 +274,7 @@ async fn set_aside(core: &Core, lease: &Lease, execution: Execution, why: &Error
     } else {
         e.status = Status::Waiting;
         e.wake_at = core.store.ambient().now().plus(UNKNOWN_RECHECK);
-        e.waiting_for = format!("a server that can go on with it, or an operator (millwright engine terminate): {why}");
+        e.waiting_for = format!("{UNKNOWN}: {why}");
     }
     let (session, key) = (lease.id.clone(), e.machine_id.to_string());
     let caller = Caller::engine();

@@ -22,5 +22,6 @@ mod process;
 mod server;
 mod shared_database;
 mod shutdown;
+mod sight;
 mod sight_commands;
 mod waiting;

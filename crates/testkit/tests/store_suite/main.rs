@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic)] // helpers of tests fail as tests do
 
 mod audit;
+mod census;
 mod executions;
 mod feed;
 mod fixture;

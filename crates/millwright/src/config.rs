@@ -279,7 +279,8 @@ impl Config {
     }
 }
 
-/// Puts a value at `section__key`, read as TOML where that works and as text otherwise.
+/// Puts a value at `section__key`, read as TOML where that works and as text otherwise. A password is a
+/// text whatever it looks like, and no error must quote it.
 fn set(table: &mut toml::Table, path: &str, value: &str) -> Result<(), String> {
     let (head, rest) = match path.split_once("__") {
         Some((head, rest)) => (head, Some(rest)),
@@ -294,7 +295,10 @@ fn set(table: &mut toml::Table, path: &str, value: &str) -> Result<(), String> {
             }
         }
         None => {
-            let parsed = format!("v = {value}").parse::<toml::Table>().ok().and_then(|mut t| t.remove("v"));
+            let parsed = match head {
+                "password" => None,
+                _ => format!("v = {value}").parse::<toml::Table>().ok().and_then(|mut t| t.remove("v")),
+            };
             table.insert(head.to_owned(), parsed.unwrap_or_else(|| toml::Value::String(value.to_owned())));
             Ok(())
         }
@@ -317,30 +321,14 @@ mod tests {
             &[
                 ("MILLWRIGHT_ENGINE__WORKERS", "7"),
                 ("MILLWRIGHT_SHUTDOWN__ACTIVE_RUNS", "cancel"),
+                ("MILLWRIGHT_DATABASE__PASSWORD", "12345"),
                 ("MILLWRIGHT_TOKEN", "x"),
             ],
         )
         .expect("parses");
+        assert_eq!(config.database.password.as_deref(), Some("12345"), "a text, whatever it looks like");
         assert_eq!((config.engine.workers, config.server.listen.as_str()), (7, "127.0.0.1:1"));
         assert_eq!(config.shutdown.active_runs, ActiveRuns::Cancel);
-    }
-
-    /// The example that is shipped, as it is and with everything in it that is commented out.
-    #[test]
-    fn the_shipped_example_reads() {
-        let text = include_str!("../../../deploy/millwright.toml");
-        let config = parse(text, &[]).expect("reads");
-        assert!(config.tls.pair().is_some() && config.log.json);
-        let keys =
-            |l: &&str| l.strip_prefix("# ").is_some_and(|l| l.split_once(" = ").is_some_and(|k| !k.0.contains(' ')));
-        let all: String = text
-            .lines()
-            .map(|l| if keys(&l) { l.trim_start_matches("# ") } else { l })
-            .map(|l| format!("{l}\n"))
-            .collect();
-        let config = parse(&all, &[]).expect("reads");
-        assert_eq!(config.telemetry.otlp_endpoint, "http://127.0.0.1:4317");
-        assert_eq!(config.engine.workers, Engine::default().workers, "the defaults are shown");
     }
 
     #[test]
@@ -362,5 +350,38 @@ mod tests {
             assert!(error.contains(part), "{error}");
         }
         assert!(parse("", &[("MILLWRIGHT_ENGINE__WORKERS", "many")]).is_err());
+    }
+
+    /// The example with every key that it only shows taken up.
+    fn example() -> String {
+        let text = include_str!("../../../deploy/millwright.toml");
+        let shown = |line: &str| {
+            line.strip_prefix("# ").filter(|rest| rest.contains(" = ") || rest.starts_with('[')).map(str::to_owned)
+        };
+        text.lines().map(|line| shown(line).unwrap_or_else(|| line.to_owned()) + "\n").collect()
+    }
+
+    #[test]
+    fn the_example_names_every_key_and_shows_the_defaults() {
+        let as_it_is = parse(include_str!("../../../deploy/millwright.toml"), &[]).expect("the example parses");
+        assert!(as_it_is.tls.pair().is_some() && as_it_is.log.json);
+        assert!(as_it_is.providers.is_empty(), "nobody wants simulated machines without having said so");
+        let config = parse(&example(), &[]).expect("and so it does with every key");
+        let (text, default) = (format!("{config:#?}"), Config::default());
+        let unset: Vec<&str> = text.lines().filter(|l| l.contains(": None")).map(str::trim).collect();
+        assert_eq!(unset, ["password: None,"], "which must not stand in a file");
+        for (shown, default) in [
+            (format!("{:?}", config.engine), format!("{:?}", default.engine)),
+            (format!("{:?}", config.limits), format!("{:?}", default.limits)),
+            (format!("{:?}", config.shutdown), format!("{:?}", default.shutdown)),
+            (format!("{:?}", config.metrics), format!("{:?}", default.metrics)),
+            (
+                format!("{:?}", Observe { stale_after_seconds: None, ..config.observe.clone() }),
+                format!("{:?}", default.observe),
+            ),
+        ] {
+            assert_eq!(shown, default);
+        }
+        assert_eq!(config.observe.stale_after_seconds, Some(default.observe.stale_after()));
     }
 }

@@ -48,6 +48,9 @@ pub struct ServeOptions {
     /// At a stop, cancel the active runs instead of handing them over
     #[arg(long)]
     pub cancel_runs_on_shutdown: bool,
+    /// Write a fresh administrator's token to DATA/admin.token, for when all others are lost
+    #[arg(long)]
+    pub new_admin_token: bool,
     /// Listen beyond loopback although tokens and data then cross the network unencrypted
     #[arg(long)]
     pub allow_plaintext: bool,
@@ -166,7 +169,7 @@ impl Server {
         let service = Service::new(store, engine.clone(), providers.clone(), caller_limits(config))
             .await
             .map_err(|e| e.to_string())?;
-        let token_file = data.ensure_admin(service.access(), first_start).await?;
+        let token_file = data.ensure_admin(service.access(), first_start || options.new_admin_token).await?;
         if let Some(folder) = &config.plans.folder {
             plan_folder::load(&service, folder).await?;
         }

@@ -19,6 +19,7 @@ mod help;
 mod killed;
 mod observed;
 mod process;
+mod readme;
 mod server;
 mod shared_database;
 mod shutdown;

@@ -2,7 +2,10 @@
 //! wire of a whole server. Each test stands on a server, a store and a simulated fleet of its own.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic)] // for tests only: what cannot be done is a failed test
 
+mod access;
+mod asks;
 mod auth;
+mod callers;
 mod cancel;
 mod descriptor;
 mod descriptor_numbers;

@@ -83,8 +83,21 @@ impl Interceptor for Signed {
 
 /// A GET without any header that HTTP does not demand; the status and the body.
 pub async fn http_get(url: &str, path: &str) -> (u16, String) {
+    let answer = http(url, path, "").await;
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
+    (status, body.to_owned())
+}
+
+/// The head of the answer to a GET with these header lines.
+pub async fn http_head(url: &str, path: &str, headers: &str) -> String {
+    let answer = http(url, path, headers).await;
+    answer.split_once("\r\n\r\n").expect("a head and a body").0.to_owned()
+}
+
+async fn http(url: &str, path: &str, headers: &str) -> String {
     let address = url.strip_prefix("http://").expect("plain HTTP").to_owned();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n{headers}Connection: close\r\n\r\n");
     let answer = tokio::task::spawn_blocking(move || {
         let mut socket = std::net::TcpStream::connect(address)?;
         socket.write_all(request.as_bytes())?;
@@ -92,8 +105,5 @@ pub async fn http_get(url: &str, path: &str) -> (u16, String) {
         socket.read_to_string(&mut answer)?;
         Ok::<_, std::io::Error>(answer)
     });
-    let answer = answer.await.expect("no panic").expect("an answer");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
-    let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
-    (status, body.to_owned())
+    answer.await.expect("no panic").expect("an answer")
 }

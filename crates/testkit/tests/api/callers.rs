@@ -1,6 +1,7 @@
 //! Callers of every kind: tokens made through the API, and the clients that carry them.
 
 use crate::fixture::{Api, sim_machine};
+use crate::raw;
 use proto::baremetal::v1 as pb;
 use proto::baremetal::v1::machine_service_client::MachineServiceClient;
 use proto::baremetal::v1::plan_service_client::PlanServiceClient;
@@ -44,6 +45,14 @@ clients! {
 }
 
 impl Caller {
+    /// Makes a token; its id and its secret.
+    pub async fn make(&self, name: &str, role: &str, customer: &str, ttl_seconds: i64) -> (mw::Token, String) {
+        let request =
+            mw::CreateTokenRequest { name: name.into(), role: role.into(), customer_id: customer.into(), ttl_seconds };
+        let created = self.tokens().create_token(request).await.expect("makes a token").into_inner();
+        (created.token.expect("a token"), created.secret)
+    }
+
     /// Entries that match, newest first.
     pub async fn entries(&self, filter: &str) -> Vec<mw::AuditEntry> {
         let request = mw::ListAuditRequest { filter: filter.into(), page_size: 1000, page_token: String::new() };
@@ -92,14 +101,18 @@ impl Caller {
     }
 }
 
-/// The administrator that every test server begins with.
-pub async fn root(api: &Api) -> Caller {
-    let secret = api.server.token.clone();
-    let door = api.server.door_with(Some(&secret)).await;
-    let mut caller = Caller { token: mw::Token::default(), secret, door };
+/// Whoever holds this secret, at any server.
+pub async fn caller_at(url: &str, secret: &str) -> Caller {
+    let door = testkit::server::door(raw::channel(url).await, Some(secret));
+    let mut caller = Caller { token: mw::Token::default(), secret: secret.to_owned(), door };
     let me = caller.me().await.expect("is known");
     caller.token = mw::Token { token_id: me.token_id, name: me.name, role: me.role, ..Default::default() };
     caller
+}
+
+/// The administrator that every test server begins with.
+pub async fn root(api: &Api) -> Caller {
+    caller_at(&api.server.url, &api.server.token).await
 }
 
 /// A new token, for as long as the test lasts.
@@ -108,11 +121,9 @@ pub async fn caller(api: &Api, name: &str, role: &str, customer: &str) -> Caller
 }
 
 pub async fn caller_for(api: &Api, name: &str, role: &str, customer: &str, ttl_seconds: i64) -> Caller {
-    let request =
-        mw::CreateTokenRequest { name: name.into(), role: role.into(), customer_id: customer.into(), ttl_seconds };
-    let created = root(api).await.tokens().create_token(request).await.expect("makes a token").into_inner();
-    let door = api.server.door_with(Some(&created.secret)).await;
-    Caller { token: created.token.expect("a token"), secret: created.secret, door }
+    let (token, secret) = root(api).await.make(name, role, customer, ttl_seconds).await;
+    let door = api.server.door_with(Some(&secret)).await;
+    Caller { token, secret, door }
 }
 
 /// A simulated machine of a customer's.

@@ -151,8 +151,8 @@ impl<'a> Asks<'a> {
         let run_id = self.settled[customer].1.clone();
         Some(match method {
             "StartRun" => {
-                let machine = self.machine(customer).await;
-                ask(&start(&machine, "REBOOT", "r1"), &start(&machine, "REBOOT", "r2"))
+                let (one, two) = (self.machine(customer).await, self.machine(customer).await);
+                ask(&start(&one, "REBOOT", "r1"), &start(&two, "REBOOT", "r1"))
             }
             "GetRun" => only(&pb::GetRunRequest { run_id }),
             "ListRuns" => only(&pb::ListRunsRequest { filter: format!("run_id={run_id}"), ..Default::default() }),

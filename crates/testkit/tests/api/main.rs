@@ -4,18 +4,23 @@
 
 mod access;
 mod asks;
+mod audit;
 mod auth;
 mod callers;
 mod cancel;
+mod cuts;
 mod descriptor;
 mod descriptor_numbers;
 mod door;
 mod engine_admin;
 mod errors;
+mod events;
 mod examples;
 mod fixture;
 mod freeze;
 mod hostile;
+mod idempotency;
+mod limits;
 mod logs;
 mod machine_identity;
 mod machine_list;

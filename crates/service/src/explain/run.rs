@@ -89,28 +89,33 @@ impl RunFacts {
         let expected = step.map_or("its steps to be done".to_owned(), |s| s.kind.expected());
         let started = run.steps.iter().find(|s| s.name == run.current_step).and_then(|s| s.started_at);
         let since = Some(started.or(run.started_at).unwrap_or(run.created_at));
+        let mut problems = Vec::new();
+        if let Some(freeze) = &self.frozen {
+            problems
+                .push(format!("all automation is frozen by {} since {}: {}", freeze.by, freeze.since, freeze.reason));
+        }
         let Some(e) = &self.execution else {
+            problems.push("the engine has no record of this run: terminate it, and say so to us".to_owned());
             return Explanation {
                 summary,
                 since,
                 expected,
                 waiting_for: why,
-                problems: vec!["the engine has no record of this run: terminate it, and say so to us".to_owned()],
+                problems,
                 last_seen: "nothing".to_owned(),
                 ..base
             };
         };
         let position = e.position;
         let sleeps = matches!(e.status, Status::Ready | Status::Waiting);
-        let mut problems = Vec::new();
-        if let Some(freeze) = &self.frozen {
-            problems
-                .push(format!("all automation is frozen by {} since {}: {}", freeze.by, freeze.since, freeze.reason));
-        }
         Explanation {
             summary,
             since,
-            waiting_for: if e.waiting_for.is_empty() { why } else { e.waiting_for.clone() },
+            waiting_for: match (&self.frozen, e.waiting_for.as_str()) {
+                (Some(freeze), _) if sleeps => format!("somebody to unfreeze: {} ({})", freeze.reason, freeze.by),
+                (_, "") => why,
+                (_, on) => on.to_owned(),
+            },
             last_seen: match base.observed.as_str() {
                 "" => format!("{} ({})", e.status.as_str(), e.id),
                 seen => seen.to_owned(),
@@ -124,6 +129,7 @@ impl RunFacts {
             seconds_left: Some(seconds_until(e.deadline, now)),
             held_by: match &e.holder {
                 Some(session) => format!("server session {session}"),
+                None if e.status.is_terminal() => "nobody: its execution has ended".to_owned(),
                 None => "nobody: the next free worker takes it".to_owned(),
             },
             problems,

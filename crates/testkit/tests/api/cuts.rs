@@ -137,7 +137,7 @@ async fn keep_going(api: &Api, machines: usize, enough: &AtomicBool) -> usize {
 }
 
 async fn thousand_cuts(api: Api) {
-    let (cuts, seed) = (setting("MILLWRIGHT_CUTS", 500), setting("MILLWRIGHT_SEED", 0x5eed));
+    let (cuts, seed) = (setting("MILLWRIGHT_CUTS", 1000), setting("MILLWRIGHT_SEED", 0x5eed));
     // printed when the test fails
     println!("MILLWRIGHT_CUTS={cuts} MILLWRIGHT_SEED={seed}");
     for i in 0..4 {

@@ -16,6 +16,8 @@ mod engine_admin;
 mod errors;
 mod events;
 mod examples;
+mod explain;
+mod explain_walk;
 mod fixture;
 mod freeze;
 mod hostile;

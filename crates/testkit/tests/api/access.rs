@@ -254,3 +254,34 @@ fn the_table_and_the_descriptors_name_the_same_calls() {
     let judged: BTreeSet<String> = RULES.iter().map(|r| r.call.to_owned()).collect();
     assert_eq!(declared, judged);
 }
+
+// CONTRACT: the database away is UNAVAILABLE; never "not there", nor "who are you"
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_database_nothing_is_said_to_be_missing() {
+    let api = Api::new().await;
+    let asks = Asks::new(&api).await;
+    let (admin, customer) = (root(&api).await, caller(&api, "c-admin", "admin", OWN).await);
+    customer.me().await.expect("is known");
+    let mut requests = Vec::new();
+    for (call, _) in every_call() {
+        for (secret, scoped) in [(&admin.secret, false), (&customer.secret, true), (&"mwt_unknown".to_owned(), false)] {
+            let ask = asks.of(&call, if scoped { FOREIGN } else { OWN }).await;
+            requests.push((call.clone(), secret.clone(), scoped, ask.body));
+        }
+    }
+    let store = api.server.fleet.store.clone();
+    tokio::task::spawn_blocking(move || store.close()).await.expect("closes");
+    let channel = raw::channel(&api.server.url).await;
+    for (call, secret, scoped, body) in requests {
+        let rule = rule_of(&call).expect("a rule");
+        let answer = raw::call_once(channel.clone(), &format!("/{call}"), raw::with_token(&secret, body)).await;
+        // what is known without the database: who it is, and what is not for it at all
+        if call.ends_with("/GetMe") && secret != "mwt_unknown" {
+            answer.expect("is known");
+            continue;
+        }
+        let code = answer.expect_err(&call).code();
+        let wanted = if scoped && rule.scope == Scope::Fleet { Code::PermissionDenied } else { Code::Unavailable };
+        assert_eq!(code, wanted, "{call} with {}", &secret[..8]);
+    }
+}

@@ -138,8 +138,10 @@ async fn keep_going(api: &Api, machines: usize, enough: &AtomicBool) -> usize {
 
 async fn thousand_cuts(api: Api) {
     let (cuts, seed) = (setting("MILLWRIGHT_CUTS", 1000), setting("MILLWRIGHT_SEED", 0x5eed));
-    // printed when the test fails
-    println!("MILLWRIGHT_CUTS={cuts} MILLWRIGHT_SEED={seed}");
+    #[allow(clippy::print_stdout)] // shown when the test fails
+    {
+        println!("MILLWRIGHT_CUTS={cuts} MILLWRIGHT_SEED={seed}");
+    }
     for i in 0..4 {
         api.sim(&format!("m-{i}"), &[("sim.latency_ms", "20")]).await;
     }

@@ -122,7 +122,7 @@ async fn ten_of_each(servers: &[Caller]) {
     let ids: BTreeSet<String> = registered.await.into_iter().map(|m| m.into_inner().machine_id).collect();
     let machine_id = ids.first().expect("one").clone();
     one(ids);
-    assert_eq!(servers[0].machine_ids("").await, [machine_id.clone()]);
+    assert_eq!(servers[0].machine_ids("").await, std::slice::from_ref(&machine_id));
     let created = ten(servers, |who| {
         let request = mw::CreateTokenRequest { name: "ci".into(), role: "viewer".into(), ..Default::default() };
         async move { who.tokens().create_token(keyed(request, "k-token")).await }

@@ -9,9 +9,12 @@ use futures::future::join_all;
 use proto::baremetal::v1 as pb;
 use proto::baremetal::v1::run_service_client::RunServiceClient;
 use proto::millwright::v1 as mw;
+use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 use tonic::transport::Channel;
 use tonic::{Code, Status, Streaming};
+use tracing_subscriber::filter::dynamic_filter_fn;
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 
 /// What ends a stream, after whatever it had to say before that.
 async fn end_of<T>(mut stream: Streaming<T>) -> (usize, Status) {
@@ -267,26 +270,28 @@ impl std::io::Write for Sink {
     }
 }
 
-/// Everything that is logged on this thread while it lives.
-struct Captured {
-    sink: Sink,
-    _guard: tracing::subscriber::DefaultGuard,
+thread_local! {
+    static CAPTURING: Cell<bool> = const { Cell::new(false) };
 }
+
+/// Everything that is logged on this thread from now on. The subscriber is the whole process's, since what one
+/// thread finds disabled is disabled for all; other threads are not listened to.
+struct Captured(Sink);
 
 impl Captured {
     fn start() -> Self {
         let sink = Sink::default();
         let writer = sink.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::TRACE)
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        Self { sink, _guard: tracing::subscriber::set_default(subscriber) }
+        let here = dynamic_filter_fn(|_, _| CAPTURING.get());
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || writer.clone());
+        let subscriber = tracing_subscriber::registry().with(layer.with_filter(here));
+        tracing::subscriber::set_global_default(subscriber).expect("the only one of its kind");
+        CAPTURING.set(true);
+        Self(sink)
     }
 
     fn text(&self) -> String {
-        String::from_utf8_lossy(&self.sink.0.lock().expect("no panic")).into_owned()
+        String::from_utf8_lossy(&self.0.0.lock().expect("no panic")).into_owned()
     }
 }
 

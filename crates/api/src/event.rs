@@ -30,6 +30,17 @@ fn fields(map: serde_json::Map<String, serde_json::Value>) -> Struct {
     Struct { fields: map.into_iter().map(|(k, v)| (k, value(v))).collect() }
 }
 
+/// An object of ours. A change that has no particulars is stored as its name alone.
+fn object(json: serde_json::Value) -> Option<Struct> {
+    match json {
+        serde_json::Value::Object(map) => Some(fields(map)),
+        serde_json::Value::String(name) => {
+            Some(Struct { fields: [(name, value(serde_json::Value::Object(serde_json::Map::new())))].into() })
+        }
+        _ => None,
+    }
+}
+
 fn event(row: &LogRow) -> pb::Event {
     pb::Event {
         sequence: row.sequence,
@@ -43,8 +54,7 @@ fn event(row: &LogRow) -> pb::Event {
         owner: row.owner.clone(),
         actor: row.actor.clone(),
         comment: row.comment.clone(),
-        // always an object of ours; what is not is left out rather than made up
-        metadata: serde_json::from_str(&row.metadata).ok().map(fields),
+        metadata: serde_json::from_str(&row.metadata).ok().and_then(object),
     }
 }
 

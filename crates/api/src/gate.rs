@@ -39,18 +39,15 @@ pub(crate) async fn gate(State(service): State<Service>, mut request: Request, n
     };
     // reflection, or a call that nobody serves: the router says so
     let Some(rule) = rule else { return next.run(request).await };
-    let call = match call(&by, rule, request.headers(), request_id) {
-        Ok(call) => Arc::new(call),
-        Err(e) => return refuse(e),
+    let (key, within) = match admit(&by, rule, request.headers()) {
+        Ok(admitted) => admitted,
+        Err(e) => {
+            let call = Call::new(by, rule.call, request_id, None);
+            service.audit_refusal(&call, rule, &e).await;
+            return refuse(e);
+        }
     };
-    if let Err(e) = by.may(rule) {
-        service.audit_refusal(&call, rule, &e).await;
-        return refuse(e);
-    }
-    let within = match deadline(request.headers()) {
-        Ok(asked) => asked.unwrap_or(CALL_MAX).min(CALL_MAX),
-        Err(e) => return refuse(e),
-    };
+    let call = Arc::new(Call::new(by, rule.call, request_id, key));
     request.extensions_mut().insert(call.clone());
     // of a stream this is the time until it begins: reading on is up to the caller
     let response = match tokio::time::timeout(within, next.run(request)).await {
@@ -80,7 +77,9 @@ pub(crate) async fn authenticate(service: &Service, headers: &HeaderMap, call: &
     known
 }
 
-fn call(by: &Arc<Principal>, rule: &Rule, headers: &HeaderMap, request_id: String) -> Result<Call, Error> {
+/// Whether the caller may, with which key, and how long it may take.
+fn admit(by: &Principal, rule: &Rule, headers: &HeaderMap) -> Result<(Option<String>, Duration), Error> {
+    by.may(rule)?;
     let key = match headers.get(KEY_HEADER) {
         // reading twice is reading twice
         Some(value) if rule.effect == Effect::Changes => {
@@ -90,7 +89,7 @@ fn call(by: &Arc<Principal>, rule: &Rule, headers: &HeaderMap, request_id: Strin
         }
         Some(_) | None => None,
     };
-    Ok(Call::new(by.clone(), rule.call, request_id, key))
+    Ok((key, deadline(headers)?.map_or(CALL_MAX, |asked| asked.min(CALL_MAX))))
 }
 
 /// What `grpc-timeout` asks for: up to eight digits and a unit.

@@ -27,7 +27,7 @@ pub struct RequestId(HeaderValue);
 
 pub const REQUEST_ID: &str = "x-request-id";
 /// A client's own id is taken if it is no longer than this.
-const REQUEST_ID_MAX: usize = 64;
+const REQUEST_ID_MAX: usize = 128;
 /// Of a path, so much is logged.
 const PATH_MAX: usize = 200;
 
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn a_clients_own_id_is_taken_if_it_can_be_printed() {
         assert_eq!(id_of(b"deploy-42/attempt.1"), "deploy-42/attempt.1");
-        for bad in [&b""[..], b"two words", b"\xc3\xa4", &[b'x'; 65]] {
+        for bad in [&b""[..], b"two words", b"\xc3\xa4", &[b'x'; 129]] {
             let id = id_of(bad);
             assert!(id.len() == 32 && id.bytes().all(|b| b.is_ascii_hexdigit()), "{id}");
         }

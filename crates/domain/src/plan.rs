@@ -160,6 +160,19 @@ impl StepKind {
         }
     }
 
+    /// The cluster a step speaks of; empty: the machine's own.
+    pub const fn cluster_ref(&self) -> Option<&String> {
+        match self {
+            StepKind::Join { cluster_ref } | StepKind::Verify { cluster_ref } => Some(cluster_ref),
+            StepKind::Ssh { .. }
+            | StepKind::Reboot { .. }
+            | StepKind::Netboot { .. }
+            | StepKind::Repave { .. }
+            | StepKind::Net { .. }
+            | StepKind::Rma { .. } => None,
+        }
+    }
+
     /// What must be seen for a step of this kind to be done.
     pub fn expected(&self) -> String {
         match self {

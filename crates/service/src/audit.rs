@@ -1,6 +1,7 @@
 //! The audit: what was done is recorded with the change itself (`change`), what was refused here.
 
 use crate::access_table::{Effect, Rule};
+use crate::call::bounded;
 use crate::{Call, Page, PageRequest, Service};
 use domain::limits::short;
 use domain::{Code, Error};
@@ -51,7 +52,7 @@ impl Service {
             return;
         }
         let Some(count) = self.access().strangers.sample() else { return };
-        let entry = Entry { call: call.to_owned(), request_id: request_id.to_owned(), count, ..refused(error) };
+        let entry = Entry { call: call.to_owned(), request_id: bounded(request_id), count, ..refused(error) };
         self.record(Caller::new("strangers"), entry).await;
     }
 

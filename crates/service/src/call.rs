@@ -6,6 +6,11 @@ use domain::token::Role;
 use domain::{Error, Reason, Timestamp};
 use std::sync::{Arc, OnceLock};
 
+/// What a caller sent may be anything, and of any length; what is kept of it is not.
+pub(crate) fn bounded(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(domain::limits::REQUEST_ID_MAX).collect()
+}
+
 pub struct Call {
     pub by: Arc<Principal>,
     /// As in the access table, e.g. `baremetal.v1.RunService/StartRun`.
@@ -20,6 +25,7 @@ pub struct Call {
 
 impl Call {
     pub fn new(by: Arc<Principal>, name: &'static str, request_id: String, idempotency_key: Option<String>) -> Self {
+        let request_id = bounded(&request_id);
         Self { by, name, request_id, idempotency_key, fingerprint: OnceLock::new(), target: OnceLock::new() }
     }
 
@@ -30,9 +36,7 @@ impl Call {
 
     /// Says what the call is about, for the audit. The first word counts.
     pub fn about(&self, target: &str) {
-        // what a caller sent may be anything, and of any length
-        let target: String = target.chars().filter(|c| !c.is_control()).take(domain::limits::REQUEST_ID_MAX).collect();
-        drop(self.target.set(target));
+        drop(self.target.set(bounded(target)));
     }
 
     pub fn target(&self) -> &str {
@@ -65,24 +69,51 @@ impl Call {
         .with("needs", role.as_str()))
     }
 
+    /// Refuses what is not for a token of one customer.
+    pub(crate) fn for_fleet(&self, what: &str) -> Result<(), Error> {
+        if !self.by.is_scoped() {
+            return Ok(());
+        }
+        let message = format!("{what} is not for a token of one customer, and the token {} is one", self.by.name);
+        Err(Error::new(Reason::OutOfScope, message))
+    }
+
+    /// Whether the caller's token still is good: asked before each thing that a stream says, since one
+    /// that always has more to say never waits.
+    pub(crate) fn still_good(&self, now: Timestamp) -> Result<(), Error> {
+        if self.by.standing.is_revoked() {
+            return Err(revoked());
+        }
+        match self.by.expires_at {
+            Some(at) if at <= now => Err(expired(at)),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     /// Resolves when the caller's token is good no longer, and says why.
     pub(crate) async fn ended(&self, now: impl Fn() -> Timestamp) -> Error {
-        let expired = async {
+        let expiry = async {
             match self.by.expires_at {
                 None => std::future::pending().await,
                 Some(at) => {
                     while now() < at {
                         tokio::time::sleep(at.since(now())).await;
                     }
-                    Error::new(Reason::TokenExpired, format!("the token expired at {at}; ask for a new one"))
+                    expired(at)
                 }
             }
         };
         tokio::select! {
-            () = self.by.standing.revoked() => {
-                Error::new(Reason::TokenRevoked, "the token was revoked; ask an administrator for a new one")
-            }
-            error = expired => error,
+            () = self.by.standing.revoked() => revoked(),
+            error = expiry => error,
         }
     }
+}
+
+fn revoked() -> Error {
+    Error::new(Reason::TokenRevoked, "the token was revoked; ask an administrator for a new one")
+}
+
+fn expired(at: Timestamp) -> Error {
+    Error::new(Reason::TokenExpired, format!("the token expired at {at}; ask for a new one"))
 }

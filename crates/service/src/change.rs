@@ -4,6 +4,7 @@
 use crate::{Call, Service};
 use domain::limits::IDEMPOTENCY_KEY_MAX;
 use domain::{Error, Reason};
+use std::sync::Arc;
 use std::time::Duration;
 use store::{Tx, TxResult, audit, idempotency};
 
@@ -14,7 +15,8 @@ const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// request is answered with what is there by then.
 pub(crate) trait Answer: Sized + Send + 'static {
     fn id(&self) -> String;
-    fn again(tx: &mut Tx<'_>, id: &str) -> TxResult<Self>;
+    /// What is there by then, if it still is the caller's to see.
+    fn again(tx: &mut Tx<'_>, call: &Call, id: &str) -> TxResult<Self>;
 }
 
 /// A caller's key: printable, and short enough to store.
@@ -42,7 +44,7 @@ impl Key {
         Some(Self { scope, key, fingerprint: call.fingerprint().to_owned() })
     }
 
-    fn answered<T: Answer>(&self, tx: &mut Tx<'_>) -> TxResult<Option<T>> {
+    fn answered<T: Answer>(&self, tx: &mut Tx<'_>, call: &Call) -> TxResult<Option<T>> {
         let Some(known) = idempotency::find(tx, &self.scope, &self.key)? else { return Ok(None) };
         if known.fingerprint != self.fingerprint {
             return Err(Error::new(
@@ -52,7 +54,7 @@ impl Key {
             .with("answer", known.answer)
             .into());
         }
-        T::again(tx, &known.answer).map(Some)
+        T::again(tx, call, &known.answer).map(Some)
     }
 
     fn remember(&self, tx: &mut Tx<'_>, answer: &str) -> TxResult<()> {
@@ -66,11 +68,11 @@ impl Service {
     /// `entity` names what is written: changes of one entity are made in the order they came.
     pub(crate) async fn change<T: Answer>(
         &self,
-        call: &Call,
+        call: &Arc<Call>,
         entity: &str,
         make: impl Fn(&mut Tx<'_>) -> TxResult<T> + Send + 'static,
     ) -> Result<T, Error> {
-        let key = Key::of(call);
+        let (key, by) = (Key::of(call), call.clone());
         let done = audit::Entry {
             actor: call.by.name.clone(),
             token_id: call.by.token_id.to_string(),
@@ -83,7 +85,7 @@ impl Service {
         self.store()
             .write(&call.by.caller(), entity, move |tx| {
                 if let Some(key) = &key
-                    && let Some(answer) = key.answered(tx)?
+                    && let Some(answer) = key.answered(tx, &by)?
                 {
                     return Ok(answer);
                 }

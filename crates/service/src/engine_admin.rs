@@ -6,6 +6,7 @@ use crate::{Call, Page, PageRequest, Service};
 use domain::limits::COMMENT_MAX;
 use domain::machine::check_text;
 use domain::{Error, ExecutionId, Reason};
+use std::sync::Arc;
 use store::execution::{self, Execution, JournalRow};
 use store::switch::{self, Freeze};
 use store::{Tx, TxResult};
@@ -46,7 +47,7 @@ impl Answer for Execution {
         self.id.to_string()
     }
 
-    fn again(tx: &mut Tx<'_>, id: &str) -> TxResult<Self> {
+    fn again(tx: &mut Tx<'_>, _: &Call, id: &str) -> TxResult<Self> {
         find(tx, id)
     }
 }
@@ -57,7 +58,7 @@ impl Answer for Option<Freeze> {
         "freeze".to_owned()
     }
 
-    fn again(tx: &mut Tx<'_>, _: &str) -> TxResult<Self> {
+    fn again(tx: &mut Tx<'_>, _: &Call, _: &str) -> TxResult<Self> {
         switch::frozen(tx)
     }
 }
@@ -83,14 +84,14 @@ impl Service {
     }
 
     /// Asks an execution to stop; its stage is aborted and what can be undone is undone.
-    pub async fn cancel_execution(&self, call: &Call, id: &str, reason: &str) -> Result<Execution, Error> {
+    pub async fn cancel_execution(&self, call: &Arc<Call>, id: &str, reason: &str) -> Result<Execution, Error> {
         check_text("reason", reason, COMMENT_MAX)?;
         let (engine, actor, reason) = (self.engine().clone(), call.by.name.clone(), reason.to_owned());
         self.change_execution(call, id, move |tx, e| engine.request_cancel(tx, e, &actor, &reason)).await
     }
 
     /// Ends an execution now, running no more of its code.
-    pub async fn terminate_execution(&self, call: &Call, id: &str, reason: &str) -> Result<Execution, Error> {
+    pub async fn terminate_execution(&self, call: &Arc<Call>, id: &str, reason: &str) -> Result<Execution, Error> {
         required("reason", reason)?;
         check_text("reason", reason, COMMENT_MAX)?;
         let (engine, actor, reason) = (self.engine().clone(), call.by.name.clone(), reason.to_owned());
@@ -99,7 +100,7 @@ impl Service {
 
     async fn change_execution(
         &self,
-        call: &Call,
+        call: &Arc<Call>,
         id: &str,
         change: impl Fn(&mut Tx<'_>, &Execution) -> TxResult<()> + Send + 'static,
     ) -> Result<Execution, Error> {
@@ -117,7 +118,7 @@ impl Service {
     }
 
     /// Stops all automation until it is released. Frozen already: stays as it is.
-    pub async fn freeze(&self, call: &Call, reason: &str) -> Result<Option<Freeze>, Error> {
+    pub async fn freeze(&self, call: &Arc<Call>, reason: &str) -> Result<Option<Freeze>, Error> {
         required("reason", reason)?;
         check_text("reason", reason, COMMENT_MAX)?;
         let (actor, reason) = (call.by.name.clone(), reason.to_owned());
@@ -128,7 +129,7 @@ impl Service {
         .await
     }
 
-    pub async fn unfreeze(&self, call: &Call) -> Result<Option<Freeze>, Error> {
+    pub async fn unfreeze(&self, call: &Arc<Call>) -> Result<Option<Freeze>, Error> {
         self.change(call, "freeze", |tx| {
             switch::unfreeze(tx)?;
             switch::frozen(tx)

@@ -79,6 +79,7 @@ impl Follow {
     async fn next(&mut self) -> Result<Option<Arc<LogRow>>, Error> {
         let mut head = self.service.inner.feed.head();
         loop {
+            self.call.still_good(self.service.now())?;
             if let Some(row) = self.ready.pop_front() {
                 return Ok(Some(row));
             }

@@ -27,6 +27,7 @@ use domain::{Error, Timestamp};
 use engine::Engine;
 use provider::Providers;
 use std::sync::Arc;
+use std::time::Duration;
 use store::token::revoked_by_row;
 use store::{Feed, Store};
 use tokio_util::sync::CancellationToken;
@@ -46,6 +47,9 @@ pub use store::LogRow;
 pub use store::audit::Entry as AuditEntry;
 pub use store::execution::{Execution, attempt_of};
 pub use store::switch::Freeze;
+
+/// Pause after the database failed.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The product's use cases over one store. Cheap to clone.
 #[derive(Clone)]
@@ -97,7 +101,14 @@ impl Service {
                         continue;
                     }
                 }
-                Err(e) => tracing::warn!(error = %e, "looking for revoked tokens"),
+                Err(e) => {
+                    // also if nothing more is written: a revoked token's streams must not go on
+                    tracing::warn!(error = %e, "looking for revoked tokens");
+                    tokio::select! {
+                        () = tokio::time::sleep(LOOK_AGAIN) => continue,
+                        () = self.inner.closing.cancelled() => return,
+                    }
+                }
             }
             tokio::select! {
                 changed = head.changed() => if changed.is_err() { return },

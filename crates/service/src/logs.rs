@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use store::step_log::{self, LogChunk};
-use store::{Tx, TxResult, run};
+use store::{Tx, TxResult};
 
 /// Chunks read at once; each holds at most 64 KiB.
 const BATCH: usize = 16;
@@ -70,9 +70,9 @@ fn beyond(id: &str, after: u64, head: u64) -> Error {
     .with("head", head.to_string())
 }
 
-/// More chunks, and whether the run had ended before they were read.
-fn read(tx: &mut Tx<'_>, run: &RunId, after: u64) -> TxResult<(Vec<LogChunk>, bool)> {
-    let ended = run::get(tx, run)?.is_none_or(|r| r.phase.is_terminal());
+/// More chunks, and whether the run had ended before they were read. Its machine may have changed hands.
+fn read(tx: &mut Tx<'_>, call: &Call, run: &RunId, after: u64) -> TxResult<(Vec<LogChunk>, bool)> {
+    let ended = runs::find(tx, call, run)?.phase.is_terminal();
     Ok((step_log::after(tx, run, after, BATCH)?, ended))
 }
 
@@ -80,13 +80,14 @@ impl Follow {
     async fn next(&mut self) -> Result<Option<LogChunk>, Error> {
         let mut output = self.service.store().signals().output_of(&self.run);
         loop {
+            self.call.still_good(self.service.now())?;
             if let Some(chunk) = self.ready.pop_front() {
                 self.cursor = chunk.sequence;
                 return Ok(Some(chunk));
             }
             output.borrow_and_update();
-            let (run, cursor) = (self.run.clone(), self.cursor);
-            let (chunks, ended) = self.service.store().read(move |tx| read(tx, &run, cursor)).await?;
+            let (call, run, cursor) = (self.call.clone(), self.run.clone(), self.cursor);
+            let (chunks, ended) = self.service.store().read(move |tx| read(tx, &call, &run, cursor)).await?;
             if chunks.is_empty() && (ended || !self.follow) {
                 return Ok(None);
             }

@@ -62,8 +62,8 @@ impl Answer for Machine {
         self.id.to_string()
     }
 
-    fn again(tx: &mut Tx<'_>, id: &str) -> TxResult<Self> {
-        Ok(machine::get(tx, &MachineId::from_text(id))?.ok_or_else(|| not_found(id))?)
+    fn again(tx: &mut Tx<'_>, call: &Call, id: &str) -> TxResult<Self> {
+        find(tx, call, &MachineId::from_text(id))
     }
 }
 

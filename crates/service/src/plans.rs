@@ -6,6 +6,7 @@ use domain::limits::PLANS_BYTES_MAX;
 use domain::plan::Plan;
 use domain::plan_defaults::built_in_plans;
 use domain::{Error, Reason};
+use std::sync::Arc;
 use store::{Tx, TxResult, plan};
 
 pub(crate) fn not_found(id: &str) -> Error {
@@ -22,7 +23,7 @@ impl Answer for Plan {
         self.id.clone()
     }
 
-    fn again(tx: &mut Tx<'_>, id: &str) -> TxResult<Self> {
+    fn again(tx: &mut Tx<'_>, _: &Call, id: &str) -> TxResult<Self> {
         find(tx, id)
     }
 }
@@ -50,7 +51,7 @@ impl Service {
     }
 
     /// Adds a plan. The same plan again is no change; the same id with another body is refused.
-    pub async fn create_plan(&self, call: &Call, new: Plan, source: &'static str) -> Result<Plan, Error> {
+    pub async fn create_plan(&self, call: &Arc<Call>, new: Plan, source: &'static str) -> Result<Plan, Error> {
         new.validate()?;
         let exists = |there: &Plan, new: &Plan| {
             if there == new {
@@ -62,14 +63,14 @@ impl Service {
             )
             .with("plan_id", new.id.clone()))
         };
-        if let Some(there) = built_in(&new.id) {
-            exists(&there, &new)?;
-            return Ok(there);
-        }
         let actor = call.by.name.clone();
         let key = format!("plan {}", new.id);
         self.change(call, &key, move |tx| {
-            if let Some(there) = plan::get(tx, &new.id)? {
+            let there = match built_in(&new.id) {
+                Some(plan) => Some(plan),
+                None => plan::get(tx, &new.id)?,
+            };
+            if let Some(there) = there {
                 exists(&there, &new)?;
             } else if plan::total_bytes(tx)? >= PLANS_BYTES_MAX {
                 let message = format!("the plans take {PLANS_BYTES_MAX} bytes already, which is the limit");

@@ -73,8 +73,8 @@ impl Answer for RunView {
         self.run.id.to_string()
     }
 
-    fn again(tx: &mut Tx<'_>, id: &str) -> TxResult<Self> {
-        let run = run::get(tx, &RunId::from_text(id))?.ok_or_else(|| not_found(id))?;
+    fn again(tx: &mut Tx<'_>, call: &Call, id: &str) -> TxResult<Self> {
+        let run = find(tx, call, &RunId::from_text(id))?;
         view(tx, run)
     }
 }
@@ -118,13 +118,13 @@ impl Service {
     /// that succeeded or failed is refused.
     pub async fn cancel_run(&self, call: &Arc<Call>, id: &str) -> Result<RunView, Error> {
         let run_id = RunId::from_text(required("run_id", id)?);
-        let (engine, actor, text) = (self.engine().clone(), call.by.name.clone(), id.to_owned());
+        let (engine, by) = (self.engine().clone(), call.clone());
         let machine_id = self.get_run(call, id).await?.run.machine_id;
         let key = machine_id.to_string();
         self.change(call, &key, move |tx| {
             // the machine's row first, as everywhere
             machine::get_for_update(tx, &machine_id)?;
-            let run = run::get(tx, &run_id)?.ok_or_else(|| not_found(&text))?;
+            let run = find(tx, &by, &run_id)?;
             match run.phase {
                 RunPhase::Canceled => return view(tx, run),
                 RunPhase::Succeeded | RunPhase::Failed => return Err(ended(&run).into()),
@@ -132,7 +132,7 @@ impl Service {
             }
             let execution = execution::by_subject(tx, run.id.as_str())?;
             let execution = execution.ok_or_else(|| Error::internal(format!("run {} has no execution", run.id)))?;
-            engine.request_cancel(tx, &execution, &actor, "")?;
+            engine.request_cancel(tx, &execution, &by.by.name, "")?;
             view(tx, run)
         })
         .await?;

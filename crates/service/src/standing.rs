@@ -93,6 +93,10 @@ impl Standing {
         self.revoked.cancel();
     }
 
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revoked.is_cancelled()
+    }
+
     pub(crate) async fn revoked(&self) {
         self.revoked.cancelled().await;
     }

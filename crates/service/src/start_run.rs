@@ -68,6 +68,7 @@ impl Service {
         let run_type = request.checked_type()?;
         if !request.override_reason.is_empty() {
             call.needs(Role::Admin, "override_reason")?;
+            call.for_fleet("override_reason")?;
         }
         let new = NewRun {
             run_id: RunId::generate(self.store().ambient().uuid()),
@@ -106,7 +107,7 @@ impl NewRun {
         no_active_run(&machine)?;
         self.check_phase(&machine)?;
         let plan = self.plan(tx, &machine)?;
-        self.may_use(&machine, &plan)?;
+        may_use(&self.call, &machine, &plan, &self.request.parameters)?;
         let steps = plan.resolve(&self.request.parameters, &machine.spec.target_cluster_ref)?;
         self.providers.check(machine.spec.provider_name(&machine.labels), &steps)?;
         self.insert(tx, &machine, &plan, &steps)
@@ -159,33 +160,6 @@ impl NewRun {
         Ok(tailored(plans::find(tx, &id)?, has_cluster))
     }
 
-    /// Parameters must not be a way around what only an administrator may put into a plan, nor out of a
-    /// customer's scope.
-    fn may_use(&self, machine: &Machine, plan: &Plan) -> Result<(), Error> {
-        let given = |name: &str| self.request.parameters.get(name);
-        let has = |f: fn(&StepKind) -> bool| plan.steps.iter().any(|s| f(&s.kind));
-        if given("command").is_some() && has(|k| matches!(k, StepKind::Ssh { .. })) {
-            self.call.needs(Role::Admin, "parameters.command")?;
-        }
-        if !self.call.by.is_scoped() {
-            return Ok(());
-        }
-        let foreign = |what: &str| {
-            let message = format!("machine {}: {what} is not for a token of one customer", machine.id);
-            Err(Error::new(Reason::OutOfScope, message))
-        };
-        if given("cluster_ref").is_some_and(|c| *c != machine.spec.target_cluster_ref) {
-            return foreign("another cluster than the machine's own");
-        }
-        if given("user_data_ref").is_some() {
-            return foreign("parameters.user_data_ref");
-        }
-        if has(|k| matches!(k, StepKind::Rma { .. })) {
-            return foreign("returning hardware");
-        }
-        Ok(())
-    }
-
     fn insert(&self, tx: &mut Tx<'_>, machine: &Machine, plan: &Plan, steps: &[Step]) -> TxResult<RunView> {
         let change = RunChange::Requested {
             machine_id: self.machine_id.clone(),
@@ -216,4 +190,32 @@ impl NewRun {
         idempotency::remember(tx, &self.scope(), &self.request.request_id, &self.fingerprint, self.run_id.as_str())?;
         view(tx, run)
     }
+}
+
+/// Parameters must not be a way around what only an administrator may put into a plan, nor a plan or
+/// parameters a way out of a customer's scope.
+pub(crate) fn may_use(
+    call: &Call,
+    machine: &Machine,
+    plan: &Plan,
+    parameters: &BTreeMap<String, String>,
+) -> Result<(), Error> {
+    let given = |name: &str| parameters.get(name);
+    let has = |f: fn(&StepKind) -> bool| plan.steps.iter().any(|s| f(&s.kind));
+    let own = &machine.spec.target_cluster_ref;
+    if given("command").is_some() && has(|k| matches!(k, StepKind::Ssh { .. })) {
+        call.needs(Role::Admin, "parameters.command")?;
+        call.for_fleet("parameters.command")?;
+    }
+    let named = plan.steps.iter().filter_map(|s| s.kind.cluster_ref()).filter(|c| !c.is_empty());
+    if named.map(String::as_str).chain(given("cluster_ref").map(String::as_str)).any(|c| c != own) {
+        call.for_fleet("another cluster than the machine's own")?;
+    }
+    if given("user_data_ref").is_some() {
+        call.for_fleet("parameters.user_data_ref")?;
+    }
+    if has(|k| matches!(k, StepKind::Rma { .. })) {
+        call.for_fleet("returning hardware")?;
+    }
+    Ok(())
 }

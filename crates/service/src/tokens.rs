@@ -38,7 +38,7 @@ impl Answer for CreatedToken {
         self.token.id.to_string()
     }
 
-    fn again(tx: &mut Tx<'_>, id: &str) -> TxResult<Self> {
+    fn again(tx: &mut Tx<'_>, _: &Call, id: &str) -> TxResult<Self> {
         Ok(Self { token: find(tx, id)?, secret: None })
     }
 }
@@ -48,7 +48,7 @@ impl Answer for Token {
         self.id.to_string()
     }
 
-    fn again(tx: &mut Tx<'_>, id: &str) -> TxResult<Self> {
+    fn again(tx: &mut Tx<'_>, _: &Call, id: &str) -> TxResult<Self> {
         find(tx, id)
     }
 }
@@ -71,7 +71,7 @@ impl Service {
         Ok(request.page("tokens", items, size, |t| t.id.to_string()))
     }
 
-    pub async fn create_token(&self, call: &Call, new: NewToken) -> Result<CreatedToken, Error> {
+    pub async fn create_token(&self, call: &Arc<Call>, new: NewToken) -> Result<CreatedToken, Error> {
         check_name("name", &new.name)?;
         let role = Role::parse(&new.role)?;
         check_text("customer_id", &new.customer_id, limits::TEXT_MAX)?;
@@ -101,6 +101,7 @@ impl Service {
         let (cause, key) = (Cause::operator(&call.by.name, tokens::REVOKED, ""), id.clone());
         let revoked = self
             .change(call, "tokens", move |tx| {
+                token::lock_admins(tx)?;
                 let there = find(tx, key.as_str())?;
                 let admin = there.role == Role::Admin && there.customer_id.is_empty();
                 if admin && there.state == TokenState::Active && token::count_other_admins(tx, &key)? == 0 {

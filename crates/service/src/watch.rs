@@ -142,6 +142,7 @@ impl Watch {
     async fn next(&mut self) -> Result<Option<RunEvent>, Error> {
         let mut head = self.service.inner.feed.head();
         loop {
+            self.call.still_good(self.service.now())?;
             if let Some(event) = self.ready.pop_front() {
                 return Ok(Some(event));
             }

@@ -30,8 +30,12 @@ const STATEMENTS: Named<Named<&'static str>> = &[
     ("token", token::STATEMENTS),
 ];
 
-const PAIRS: Named<Named<Pair>> =
-    &[("execution", execution::PAIRS), ("machine", machine::PAIRS), ("session", session::PAIRS)];
+const PAIRS: Named<Named<Pair>> = &[
+    ("execution", execution::PAIRS),
+    ("machine", machine::PAIRS),
+    ("session", session::PAIRS),
+    ("token", token::PAIRS),
+];
 
 /// Brings the database to this binary's schema, prepares each statement on it, and says what became of
 /// each. Blocks.

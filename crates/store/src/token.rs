@@ -1,7 +1,7 @@
 //! Access tokens: only a hash is stored, and a prefix by which a person can tell them apart.
 
 use crate::codec;
-use crate::db::{Row, params};
+use crate::db::{Pair, Row, params};
 use crate::error::{DbError, TxResult};
 use crate::filter_sql::Where;
 use crate::transition::{Cause, Moved, Transition};
@@ -37,6 +37,17 @@ crate::statements! {
     INSERT = "INSERT INTO tokens(token_id, hash, prefix, name, role, created_at, customer_id, state, version, created_by, expires_at, revoked_at, revoked_by) VALUES ($1, $2, $3, $4, $5, $6, $7, 'active', 1, $8, $9, NULL, '')";
     REVOKE = "UPDATE tokens SET state = 'revoked', version = version + 1, revoked_at = $3, revoked_by = $4 WHERE token_id = $1 AND version = $2";
 }
+
+macro_rules! lock_admins {
+    () => {
+        "SELECT token_id FROM tokens WHERE role = 'admin' AND customer_id = '' ORDER BY token_id"
+    };
+}
+
+/// Two servers that each revoke one of the last two administrators must not both find the other's.
+const LOCK_ADMINS: Pair = Pair { sqlite: lock_admins!(), postgres: concat!(lock_admins!(), " FOR UPDATE") };
+
+pub(crate) const PAIRS: &[(&str, Pair)] = &[("LOCK_ADMINS", LOCK_ADMINS)];
 
 fn read(row: &Row) -> Result<(Token, u64), DbError> {
     let role = row.text(2)?;
@@ -89,6 +100,12 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, before: &str, limit: usize) -> TxR
 pub fn count_other_admins(tx: &mut Tx<'_>, but: &TokenId) -> TxResult<u64> {
     let now = tx.now();
     tx.row(COUNT_ADMINS, params![but.as_str(), now])?.map_or(Ok(0), |row| Ok(row.uint(0)?))
+}
+
+/// Keeps the administrators' tokens as they are until this transaction ends.
+pub fn lock_admins(tx: &mut Tx<'_>) -> TxResult<()> {
+    tx.pair(LOCK_ADMINS, &[])?;
+    Ok(())
 }
 
 pub fn insert(tx: &mut Tx<'_>, token: &Token, hash: &str, cause: &Cause) -> TxResult<()> {

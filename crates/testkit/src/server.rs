@@ -31,6 +31,12 @@ impl Interceptor for Bearer {
 
 pub type Door = InterceptedService<Channel, Bearer>;
 
+/// A door of any server, through a connection that the caller has made.
+pub fn door(channel: Channel, token: Option<&str>) -> Door {
+    let value = token.map(|t| format!("Bearer {t}").parse().expect("a header"));
+    InterceptedService::new(channel, Bearer(value))
+}
+
 pub struct TestServer {
     pub fleet: Fleet,
     pub engine: Engine,
@@ -73,8 +79,7 @@ impl TestServer {
 
     async fn door(&self, token: Option<&str>) -> Door {
         let channel = Channel::from_shared(self.url.clone()).expect("a URL").connect().await.expect("connects");
-        let value = token.map(|t| format!("Bearer {t}").parse().expect("a header"));
-        InterceptedService::new(channel, Bearer(value))
+        door(channel, token)
     }
 
     /// A connection of its own for each client, as different programs would have.

@@ -2,13 +2,17 @@
 
 use super::{Action, Explanation, RunFacts, run};
 use crate::machines::no_active_run;
+use crate::start_run::may_use;
 use crate::states::{desired_of_machine, execution_of_machine};
 use crate::{Call, Service};
 use domain::condition::ConditionType;
 use domain::lifecycle::{Guard, Owner, State as _, Verdict, allowed_next, judge};
 use domain::machine::{Machine, Phase, SET_PHASE, may_start_run};
+use domain::plan::Plan;
+use domain::plan_defaults::{default_plan_id, tailored};
 use domain::run::RunType;
 use domain::{Error, MachineId, Reason, Timestamp};
+use std::collections::BTreeMap;
 use store::switch::{self, Freeze};
 use store::{Tx, TxResult, machine};
 
@@ -20,6 +24,8 @@ pub struct MachineFacts {
     pub run: Option<RunFacts>,
     /// Whether its provider can be asked, or why not.
     pub provider: Result<(), Error>,
+    /// The types of run that its provider cannot carry out, and why not.
+    pub unable: Vec<(RunType, Error)>,
     pub frozen: Option<Freeze>,
     pub now: Timestamp,
 }
@@ -36,9 +42,27 @@ pub(super) fn gather(
         Some(active) => run::gather(tx, call, &active.id)?,
         None => None,
     };
-    let provider = service.inner.providers.get(machine.spec.provider_name(&machine.labels)).map(drop);
+    let name = machine.spec.provider_name(&machine.labels);
+    let provider = service.inner.providers.get(name).map(drop);
+    let unable = match &provider {
+        Ok(()) => {
+            let check = |t: RunType| service.inner.providers.check(name, &default_plan(&machine, t)?.steps);
+            RunType::ALL.into_iter().filter_map(|t| Some((t, check(t).err()?))).collect()
+        }
+        Err(_) => Vec::new(),
+    };
     let frozen = switch::frozen(tx)?;
-    Ok(Some(MachineFacts { machine, run, provider, frozen, now: tx.now() }))
+    Ok(Some(MachineFacts { machine, run, provider, unable, frozen, now: tx.now() }))
+}
+
+/// What a run of this type would carry out here, with clusters filled in.
+fn default_plan(machine: &Machine, run_type: RunType) -> Result<Plan, Error> {
+    let cluster = &machine.spec.target_cluster_ref;
+    let id = default_plan_id(run_type, !cluster.is_empty());
+    let plan = crate::plans::built_in(id).ok_or_else(|| crate::plans::not_found(id))?;
+    let mut plan = tailored(plan, !cluster.is_empty());
+    plan.steps = plan.resolve(&BTreeMap::new(), cluster)?;
+    Ok(plan)
 }
 
 /// What a machine in this phase waits for, when no run holds it; empty: nothing.
@@ -161,7 +185,15 @@ impl MachineFacts {
                 "baremetal.v1.RunService/CancelRun",
                 "cancel its run",
                 format!("millwright run cancel {}", run.run.id),
-                Ok(()),
+                run.may_cancel(),
+            ));
+            // for when it cannot finish
+            actions.push(Action::new(
+                call,
+                "millwright.v1.EngineService/TerminateExecution",
+                "terminate its run",
+                format!("millwright engine terminate {} --reason WHY", run.run.id),
+                run.may_terminate(),
             ));
         }
         for run_type in RunType::ALL {
@@ -170,7 +202,7 @@ impl MachineFacts {
                 "baremetal.v1.RunService/StartRun",
                 format!("start {run_type}"),
                 format!("millwright run start {} --type {run_type}", m.id),
-                self.may_start(run_type),
+                self.may_start(call, run_type),
             ));
         }
         for to in Phase::ALL.iter().copied().filter(|to| *to != m.phase) {
@@ -189,13 +221,15 @@ impl MachineFacts {
         actions
     }
 
-    fn may_start(&self, run_type: RunType) -> Result<(), Error> {
+    fn may_start(&self, call: &Call, run_type: RunType) -> Result<(), Error> {
         no_active_run(&self.machine)?;
         if !may_start_run(self.machine.phase, run_type == RunType::Rma) {
             let message = format!("no {run_type} run may start in {}", self.machine.phase);
             return Err(Error::new(Reason::PhaseForbidsRun, message));
         }
-        self.provider.clone()
+        self.provider.clone()?;
+        may_use(call, &self.machine, &default_plan(&self.machine, run_type)?, &BTreeMap::new())?;
+        self.unable.iter().find(|u| u.0 == run_type).map_or(Ok(()), |u| Err(u.1.clone()))
     }
 
     fn may_set(&self, to: Phase) -> Result<(), Error> {
@@ -203,8 +237,14 @@ impl MachineFacts {
         match judge(Some(from), to, SET_PHASE, Owner::Operator) {
             // the cluster itself is asked when the move is made
             Verdict::Allowed(Guard::None) => Ok(()),
-            Verdict::Allowed(Guard::NoActiveRun | Guard::InClusterAndNoActiveRun | Guard::Inspected) => {
-                no_active_run(&self.machine)
+            Verdict::Allowed(Guard::NoActiveRun | Guard::Inspected) => no_active_run(&self.machine),
+            Verdict::Allowed(Guard::InClusterAndNoActiveRun) => {
+                no_active_run(&self.machine)?;
+                if self.machine.spec.target_cluster_ref.is_empty() {
+                    let message = "its cluster would have to confirm it, and spec.target_cluster_ref is empty";
+                    return Err(Error::new(Reason::NotConfirmed, message));
+                }
+                self.provider.clone()
             }
             Verdict::NotYours(owner) => {
                 Err(Error::new(Reason::NotYourTransition, format!("from {from} it is made by the {owner}")))

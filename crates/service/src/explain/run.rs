@@ -3,10 +3,11 @@
 use super::{Action, Explanation, seconds_until};
 use crate::Call;
 use crate::machines::no_active_run;
+use crate::start_run::may_use;
 use crate::states::{desired_of_run, execution_of_run, observed_of_run};
 use crate::why::why;
 use domain::machine::{Machine, may_start_run};
-use domain::plan::Step;
+use domain::plan::{Plan, Step};
 use domain::run::{Run, RunPhase, RunType};
 use domain::stage::{Position, StageDecl, UNDO_RETRIES};
 use domain::{Error, Reason, RunId, Timestamp};
@@ -88,28 +89,33 @@ impl RunFacts {
         let expected = step.map_or("its steps to be done".to_owned(), |s| s.kind.expected());
         let started = run.steps.iter().find(|s| s.name == run.current_step).and_then(|s| s.started_at);
         let since = Some(started.or(run.started_at).unwrap_or(run.created_at));
+        let mut problems = Vec::new();
+        if let Some(freeze) = &self.frozen {
+            problems
+                .push(format!("all automation is frozen by {} since {}: {}", freeze.by, freeze.since, freeze.reason));
+        }
         let Some(e) = &self.execution else {
+            problems.push("the engine has no record of this run: terminate it, and say so to us".to_owned());
             return Explanation {
                 summary,
                 since,
                 expected,
                 waiting_for: why,
-                problems: vec!["the engine has no record of this run: terminate it, and say so to us".to_owned()],
+                problems,
                 last_seen: "nothing".to_owned(),
                 ..base
             };
         };
         let position = e.position;
         let sleeps = matches!(e.status, Status::Ready | Status::Waiting);
-        let mut problems = Vec::new();
-        if let Some(freeze) = &self.frozen {
-            problems
-                .push(format!("all automation is frozen by {} since {}: {}", freeze.by, freeze.since, freeze.reason));
-        }
         Explanation {
             summary,
             since,
-            waiting_for: if e.waiting_for.is_empty() { why } else { e.waiting_for.clone() },
+            waiting_for: match (&self.frozen, e.waiting_for.as_str()) {
+                (Some(freeze), _) if sleeps => format!("somebody to unfreeze: {} ({})", freeze.reason, freeze.by),
+                (_, "") => why,
+                (_, on) => on.to_owned(),
+            },
             last_seen: match base.observed.as_str() {
                 "" => format!("{} ({})", e.status.as_str(), e.id),
                 seen => seen.to_owned(),
@@ -123,6 +129,7 @@ impl RunFacts {
             seconds_left: Some(seconds_until(e.deadline, now)),
             held_by: match &e.holder {
                 Some(session) => format!("server session {session}"),
+                None if e.status.is_terminal() => "nobody: its execution has ended".to_owned(),
                 None => "nobody: the next free worker takes it".to_owned(),
             },
             problems,
@@ -144,41 +151,27 @@ impl RunFacts {
     fn actions(&self, call: &Call) -> Vec<Action> {
         let run = &self.run;
         let id = &run.id;
-        let active = || {
-            if run.phase.is_terminal() {
-                let message = format!("it has ended as {}", run.phase);
-                return Err(Error::new(Reason::RunAlreadyEnded, message));
-            }
-            Ok(())
-        };
-        let not_asked = || match self.execution.as_ref().and_then(|e| e.cancel.as_ref()) {
-            Some(cancel) => {
-                let message = format!("{} has asked for it already; terminate if it cannot finish", cancel.by);
-                Err(Error::new(Reason::RunAlreadyEnded, message))
-            }
-            None => Ok(()),
-        };
         let mut actions = vec![
             Action::new(
                 call,
                 "baremetal.v1.RunService/CancelRun",
                 "cancel",
                 format!("millwright run cancel {id}"),
-                active().and_then(|()| not_asked()),
+                self.may_cancel(),
             ),
             Action::new(
                 call,
                 "millwright.v1.EngineService/TerminateExecution",
                 "terminate",
                 format!("millwright engine terminate {id} --reason WHY"),
-                active(),
+                self.may_terminate(),
             ),
             Action::new(
                 call,
                 "baremetal.v1.RunService/StartRun",
                 "start again",
                 format!("millwright run start {} {}", run.machine_id, again(run)),
-                self.may_start_again(),
+                self.may_start_again(call),
             ),
         ];
         if self.frozen.is_some() {
@@ -188,20 +181,47 @@ impl RunFacts {
         actions
     }
 
-    fn may_start_again(&self) -> Result<(), Error> {
+    /// Once is enough: asking again changes nothing.
+    pub(super) fn may_cancel(&self) -> Result<(), Error> {
+        self.may_terminate()?;
+        match self.execution.as_ref().and_then(|e| e.cancel.as_ref()) {
+            Some(cancel) => {
+                let message = format!("{} has asked for it already; terminate if it cannot finish", cancel.by);
+                Err(Error::new(Reason::RunAlreadyEnded, message))
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn may_terminate(&self) -> Result<(), Error> {
+        if self.run.phase.is_terminal() {
+            return Err(Error::new(Reason::RunAlreadyEnded, format!("it has ended as {}", self.run.phase)));
+        }
+        Ok(())
+    }
+
+    fn may_start_again(&self, call: &Call) -> Result<(), Error> {
         let Some(machine) = &self.machine else { return Ok(()) };
         no_active_run(machine)?;
-        if may_start_run(machine.phase, self.run.run_type == Some(RunType::Rma)) {
-            return Ok(());
+        if !may_start_run(machine.phase, self.run.run_type == Some(RunType::Rma)) {
+            let message = format!("machine {} is {}: no run may start there", machine.id, machine.phase);
+            return Err(Error::new(Reason::PhaseForbidsRun, message));
         }
-        let message = format!("machine {} is {}: no run may start there", machine.id, machine.phase);
-        Err(Error::new(Reason::PhaseForbidsRun, message))
+        let plan = Plan { id: self.run.plan_id.clone(), display_name: String::new(), steps: self.steps.clone() };
+        may_use(call, machine, &plan, &self.run.parameters)
     }
 }
 
+/// The arguments that name the same work once more.
 fn again(run: &Run) -> String {
-    match run.run_type {
-        Some(run_type) => format!("--type {run_type}"),
-        None => format!("--plan {}", run.plan_id),
-    }
+    let kind = run.run_type.map(|t| format!("--type {t} ")).unwrap_or_default();
+    let parameters: String =
+        run.parameters.iter().map(|(k, v)| format!(" --param {}", quoted(&format!("{k}={v}")))).collect();
+    format!("{kind}--plan {}{parameters}", run.plan_id)
+}
+
+/// For a shell: one word, whatever is in it.
+fn quoted(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@,+".contains(c);
+    if text.chars().all(plain) { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }

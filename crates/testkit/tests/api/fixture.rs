@@ -348,6 +348,10 @@ pub fn repave(image: &str) -> Kind {
     Kind::Repave(pb::RepaveImage { image: image.into(), user_data_ref: String::new() })
 }
 
+pub fn join(cluster: &str) -> Kind {
+    Kind::Join(pb::KubeadmJoin { cluster_ref: cluster.into() })
+}
+
 pub fn states(run: &pb::Run) -> Vec<pb::step_status::State> {
     run.steps.iter().map(pb::StepStatus::state).collect()
 }

@@ -83,17 +83,46 @@ impl Interceptor for Signed {
 
 /// A GET without any header that HTTP does not demand; the status and the body.
 pub async fn http_get(url: &str, path: &str) -> (u16, String) {
-    let address = url.strip_prefix("http://").expect("plain HTTP").to_owned();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    let answer = tokio::task::spawn_blocking(move || {
-        let mut socket = std::net::TcpStream::connect(address)?;
-        socket.write_all(request.as_bytes())?;
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer)?;
-        Ok::<_, std::io::Error>(answer)
-    });
-    let answer = answer.await.expect("no panic").expect("an answer");
+    let answer = http(url, path, "").await;
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
     let status = head.split(' ').nth(1).and_then(|s| s.parse().ok()).expect("a status");
     (status, body.to_owned())
+}
+
+/// The head of the answer to a GET with these header lines.
+pub async fn http_head(url: &str, path: &str, headers: &str) -> String {
+    let answer = http(url, path, headers).await;
+    answer.split_once("\r\n\r\n").expect("a head and a body").0.to_owned()
+}
+
+/// The head of the answer to a gRPC call over HTTP/1.1, by a client that keeps no time of its own. What is
+/// refused is told in the head.
+pub async fn grpc_head(url: &str, path: &str, headers: &str, message: &[u8]) -> String {
+    let mut body = vec![0];
+    body.extend(u32::try_from(message.len()).expect("small").to_be_bytes());
+    body.extend(message);
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nContent-Type: application/grpc\r\nContent-Length: {}\r\nTE: trailers\r\n{headers}",
+        body.len()
+    );
+    let answer = exchange(url, &head, body).await;
+    answer.split_once("\r\n\r\n").expect("a head and a body").0.to_ascii_lowercase()
+}
+
+async fn http(url: &str, path: &str, headers: &str) -> String {
+    exchange(url, &format!("GET {path} HTTP/1.1\r\n{headers}"), Vec::new()).await
+}
+
+async fn exchange(url: &str, head: &str, body: Vec<u8>) -> String {
+    let address = url.strip_prefix("http://").expect("plain HTTP").to_owned();
+    let mut request = format!("{head}Host: {address}\r\nConnection: close\r\n\r\n").into_bytes();
+    request.extend(body);
+    let answer = tokio::task::spawn_blocking(move || {
+        let mut socket = std::net::TcpStream::connect(address)?;
+        socket.write_all(&request)?;
+        let mut answer = Vec::new();
+        socket.read_to_end(&mut answer)?;
+        Ok::<_, std::io::Error>(answer)
+    });
+    String::from_utf8_lossy(&answer.await.expect("no panic").expect("an answer")).into_owned()
 }

@@ -16,13 +16,13 @@ use testkit::ambient::VirtualAmbient;
 use testkit::fleet::eventually;
 use tonic::{Code, Status, Streaming};
 
-struct Two {
-    servers: [ByHand; 2],
+pub struct Two {
+    pub servers: [ByHand; 2],
     sim: Arc<SimFleet>,
 }
 
 impl Two {
-    async fn start() -> Self {
+    pub async fn start() -> Self {
         let ambient: Arc<dyn Ambient> = VirtualAmbient::new(1);
         let clock = ambient.clone();
         let sim = Arc::new(SimFleet::in_memory(1, Arc::new(move || clock.now())));
@@ -34,7 +34,7 @@ impl Two {
         Self { servers: [serve(one, "a", &sim).await, serve(two, "b", &sim).await], sim }
     }
 
-    async fn register(&self, id: &str, labels: &[(&str, &str)]) {
+    pub async fn register(&self, id: &str, labels: &[(&str, &str)]) {
         let request = pb::RegisterMachineRequest { machine: Some(sim_machine(id, labels)) };
         self.servers[0].machines().await.register_machine(request).await.expect("registers");
     }

@@ -1,0 +1,215 @@
+//! A request for every call of the API that would be served for an administrator, so that whatever else
+//! is answered is about the caller. A call that has none here fails the tests that walk all calls.
+
+use crate::callers::machine_of;
+use crate::fixture::{Api, map, reboot, start, step};
+use prost_reflect::prost::Message;
+use prost_reflect::prost_types::FieldMask;
+use prost_reflect::{DescriptorPool, MethodDescriptor};
+use proto::baremetal::v1 as pb;
+use proto::baremetal::v1::machine_status::Phase;
+use proto::millwright::v1 as mw;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Every method of every service of ours, with its name as the access table spells it.
+pub fn every_call() -> Vec<(String, MethodDescriptor)> {
+    let pool = DescriptorPool::decode(proto::DESCRIPTORS).expect("descriptors");
+    let methods = pool.services().flat_map(|s| s.methods().collect::<Vec<_>>());
+    methods.map(|m| (format!("{}/{}", m.parent_service().full_name(), m.name()), m)).collect()
+}
+
+/// A request, and another one for the same call.
+pub struct Ask {
+    pub body: Vec<u8>,
+    pub other: Vec<u8>,
+}
+
+fn ask(body: &impl Message, other: &impl Message) -> Ask {
+    Ask { body: body.encode_to_vec(), other: other.encode_to_vec() }
+}
+
+/// Of a request that has no other.
+fn only(body: &impl Message) -> Ask {
+    ask(body, body)
+}
+
+/// The customers whose things are asked for.
+pub const OWN: &str = "acme";
+pub const FOREIGN: &str = "globex";
+
+pub struct Asks<'a> {
+    api: &'a Api,
+    /// A machine of each customer with a run that has ended.
+    settled: HashMap<&'static str, (String, String)>,
+    made: AtomicUsize,
+}
+
+impl<'a> Asks<'a> {
+    pub async fn new(api: &'a Api) -> Self {
+        let mut settled = HashMap::new();
+        for customer in [OWN, FOREIGN] {
+            let id = format!("{customer}-settled");
+            api.register(machine_of(customer, &id, &[])).await;
+            let run = api.carry_out(start(&id, "UPGRADE", "settled")).await;
+            settled.insert(customer, (id, run.run_id));
+        }
+        Self { api, settled, made: AtomicUsize::new(0) }
+    }
+
+    /// A name that was not used before.
+    pub fn fresh(&self, word: &str) -> String {
+        format!("{word}-{}", self.made.fetch_add(1, Ordering::Relaxed))
+    }
+
+    async fn machine(&self, customer: &str) -> String {
+        let id = self.fresh(customer);
+        self.api.register(machine_of(customer, &id, &[("sim.fault.reboot", "hang")])).await;
+        id
+    }
+
+    /// A run that will not end by itself soon.
+    async fn run(&self, customer: &str) -> String {
+        let machine = self.machine(customer).await;
+        self.api.start(start(&machine, "REBOOT", "r1")).await.run_id
+    }
+
+    async fn token(&self) -> String {
+        crate::callers::caller(self.api, &self.fresh("token"), "viewer", "").await.token.token_id
+    }
+
+    /// A request about something of this customer's, where the call is about one thing.
+    pub async fn of(&self, call: &str, customer: &'static str) -> Ask {
+        let (service, method) = call.split_once('/').expect("a service and a method");
+        let made = match service {
+            "baremetal.v1.MachineService" => self.of_machines(method, customer).await,
+            "baremetal.v1.PlanService" => self.of_plans(method),
+            "baremetal.v1.RunService" => self.of_runs(method, customer).await,
+            "millwright.v1.EngineService" => self.of_engine(method, customer).await,
+            _ => self.of_others(service, method, customer).await,
+        };
+        made.unwrap_or_else(|| panic!("no request for {call}: add one, then look at its row in golden/access.txt"))
+    }
+
+    async fn of_machines(&self, method: &str, customer: &'static str) -> Option<Ask> {
+        let settled = self.settled[customer].0.clone();
+        Some(match method {
+            "RegisterMachine" => {
+                let new =
+                    || pb::RegisterMachineRequest { machine: Some(machine_of(customer, &self.fresh("new"), &[])) };
+                ask(&new(), &new())
+            }
+            "GetMachine" => only(&pb::GetMachineRequest { machine_id: settled }),
+            "ListMachines" => {
+                only(&pb::ListMachinesRequest { filter: format!("machine_id={settled}"), ..Default::default() })
+            }
+            "UpdateMachine" => {
+                let id = self.machine(customer).await;
+                let to = |colour: &str| pb::UpdateMachineRequest {
+                    machine: Some(pb::Machine {
+                        machine_id: id.clone(),
+                        labels: map(&[("colour", colour)]),
+                        ..Default::default()
+                    }),
+                    update_mask: Some(FieldMask { paths: vec!["labels.colour".into()] }),
+                };
+                ask(&to("red"), &to("blue"))
+            }
+            "SetPhase" => {
+                let machine_id = self.machine(customer).await;
+                let to = |phase: Phase| pb::SetPhaseRequest {
+                    machine_id: machine_id.clone(),
+                    phase: phase.into(),
+                    reason: "a test".into(),
+                };
+                ask(&to(Phase::Ready), &to(Phase::Rma))
+            }
+            "ExplainMachine" => only(&pb::ExplainMachineRequest { machine_id: settled }),
+            _ => return None,
+        })
+    }
+
+    fn of_plans(&self, method: &str) -> Option<Ask> {
+        Some(match method {
+            "GetPlan" => only(&pb::GetPlanRequest { plan_id: "default-reboot".into() }),
+            "ListPlans" => only(&pb::ListPlansRequest {}),
+            "CreatePlan" => {
+                let new = || pb::CreatePlanRequest {
+                    plan: Some(pb::Plan {
+                        plan_id: self.fresh("plan"),
+                        steps: vec![step("one", reboot())],
+                        ..Default::default()
+                    }),
+                };
+                ask(&new(), &new())
+            }
+            _ => return None,
+        })
+    }
+
+    async fn of_runs(&self, method: &str, customer: &'static str) -> Option<Ask> {
+        let run_id = self.settled[customer].1.clone();
+        Some(match method {
+            "StartRun" => {
+                let (one, two) = (self.machine(customer).await, self.machine(customer).await);
+                ask(&start(&one, "REBOOT", "r1"), &start(&two, "REBOOT", "r1"))
+            }
+            "GetRun" => only(&pb::GetRunRequest { run_id }),
+            "ListRuns" => only(&pb::ListRunsRequest { filter: format!("run_id={run_id}"), ..Default::default() }),
+            "CancelRun" => ask(
+                &pb::CancelRunRequest { run_id: self.run(customer).await },
+                &pb::CancelRunRequest { run_id: self.run(customer).await },
+            ),
+            "WatchRuns" => only(&pb::WatchRunsRequest { filter: format!("run_id={run_id}"), after_sequence: Some(0) }),
+            "StreamRunLogs" => only(&pb::StreamRunLogsRequest { run_id, ..Default::default() }),
+            "ExplainRun" => only(&pb::ExplainRunRequest { run_id }),
+            _ => return None,
+        })
+    }
+
+    async fn of_engine(&self, method: &str, customer: &'static str) -> Option<Ask> {
+        let (machine, run) = self.settled[customer].clone();
+        let reason = || "a test".to_owned();
+        Some(match method {
+            "ListExecutions" => {
+                only(&mw::ListExecutionsRequest { filter: format!("machine_id={machine}"), ..Default::default() })
+            }
+            "DescribeExecution" => only(&mw::DescribeExecutionRequest { execution_id: run }),
+            "CancelExecution" => {
+                let to = |execution_id| mw::CancelExecutionRequest { execution_id, reason: reason() };
+                ask(&to(self.run(customer).await), &to(self.run(customer).await))
+            }
+            "TerminateExecution" => {
+                let to = |execution_id| mw::TerminateExecutionRequest { execution_id, reason: reason() };
+                ask(&to(self.run(customer).await), &to(self.run(customer).await))
+            }
+            "Freeze" => ask(&mw::FreezeRequest { reason: reason() }, &mw::FreezeRequest { reason: "another".into() }),
+            "Unfreeze" => only(&mw::UnfreezeRequest {}),
+            "GetFreeze" => only(&mw::GetFreezeRequest {}),
+            _ => return None,
+        })
+    }
+
+    async fn of_others(&self, service: &str, method: &str, customer: &'static str) -> Option<Ask> {
+        let settled = self.settled[customer].0.clone();
+        Some(match (service, method) {
+            ("millwright.v1.TokenService", "ListTokens") => only(&mw::ListTokensRequest::default()),
+            ("millwright.v1.TokenService", "CreateToken") => {
+                let new =
+                    || mw::CreateTokenRequest { name: self.fresh("made"), role: "viewer".into(), ..Default::default() };
+                ask(&new(), &new())
+            }
+            ("millwright.v1.TokenService", "RevokeToken") => ask(
+                &mw::RevokeTokenRequest { token_id: self.token().await },
+                &mw::RevokeTokenRequest { token_id: self.token().await },
+            ),
+            ("millwright.v1.TokenService", "GetMe") => only(&mw::GetMeRequest {}),
+            ("millwright.v1.EventService", "WatchEvents") => {
+                only(&mw::WatchEventsRequest { filter: format!("id={settled}"), after: Some(0), no_follow: true })
+            }
+            ("millwright.v1.AuditService", "ListAudit") => only(&mw::ListAuditRequest::default()),
+            ("millwright.v1.ExplainService", "Explain") => only(&mw::ExplainRequest { id: settled }),
+            _ => return None,
+        })
+    }
+}

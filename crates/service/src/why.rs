@@ -20,19 +20,24 @@ pub(crate) fn why(run: &Run, execution: Option<&Execution>, frozen: Option<&Free
     if let Some(freeze) = frozen {
         parts.push(format!("all automation is frozen by {}: {}", freeze.by, freeze.reason));
     }
-    parts.push(match e.status {
-        Status::Running => doing(e),
-        Status::Ready | Status::Waiting => sleeping(e, now),
-        Status::Done | Status::Failed | Status::Canceled | Status::Terminated => {
-            format!("its execution has ended as {}", e.status.as_str())
-        }
-    });
+    parts.push(at_hand(e, now));
     if run.phase == RunPhase::Running
         && let Position::Stage { attempt, .. } = e.position
     {
         parts.push(format!("attempt {attempt} has until {}", e.deadline));
     }
     parts.join("; ")
+}
+
+/// What is being done, or waited for, right now.
+pub(crate) fn at_hand(e: &Execution, now: Timestamp) -> String {
+    match e.status {
+        Status::Running => doing(e),
+        Status::Ready | Status::Waiting => sleeping(e, now),
+        Status::Done | Status::Failed | Status::Canceled | Status::Terminated => {
+            format!("its execution has ended as {}", e.status.as_str())
+        }
+    }
 }
 
 fn doing(e: &Execution) -> String {

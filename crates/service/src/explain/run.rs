@@ -5,7 +5,7 @@ use crate::Call;
 use crate::machines::no_active_run;
 use crate::start_run::may_use;
 use crate::states::{desired_of_run, execution_of_run, observed_of_run};
-use crate::why::why;
+use crate::why::{at_hand, why};
 use domain::machine::{Machine, may_start_run};
 use domain::plan::{Plan, Step};
 use domain::run::{Run, RunPhase, RunType};
@@ -113,7 +113,7 @@ impl RunFacts {
             since,
             waiting_for: match (&self.frozen, e.waiting_for.as_str()) {
                 (Some(freeze), _) if sleeps => format!("somebody to unfreeze: {} ({})", freeze.reason, freeze.by),
-                (_, "") => why,
+                (_, "") => at_hand(e, now),
                 (_, on) => on.to_owned(),
             },
             last_seen: match base.observed.as_str() {

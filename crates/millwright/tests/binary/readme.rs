@@ -85,10 +85,13 @@ impl Shell {
         let mut said = Vec::new();
         until(&format!("the end of: {command}"), || {
             while let Ok(line) = self.lines.recv_timeout(Duration::from_millis(20)) {
-                if plain(&line) == "__THE_PROMPT__" {
+                let line = self.as_shown(&line);
+                if let Some(rest) = line.strip_suffix("__THE_PROMPT__") {
+                    // what does not end its line has the prompt behind it
+                    said.extend((!rest.is_empty()).then(|| rest.to_owned()));
                     return Some(());
                 }
-                said.push(self.as_shown(&line));
+                said.push(line);
             }
             None
         });

@@ -146,6 +146,8 @@ pub struct RunError {
 pub struct Run {
     pub id: RunId,
     pub machine_id: MachineId,
+    /// Whose the machine was when it was requested; empty: nobody's. It stays theirs when the machine changes hands.
+    pub customer_id: String,
     pub request_id: String,
     pub run_type: Option<RunType>,
     pub plan_id: String,
@@ -166,6 +168,7 @@ pub struct Run {
 pub enum RunChange {
     Requested {
         machine_id: MachineId,
+        customer_id: String,
         request_id: String,
         run_type: Option<RunType>,
         plan_id: String,
@@ -202,12 +205,14 @@ pub struct BadFold(pub String);
 impl Run {
     /// The first row of a run's log.
     pub fn requested(id: RunId, at: Timestamp, change: &RunChange) -> Result<Run, BadFold> {
-        let RunChange::Requested { machine_id, request_id, run_type, plan_id, steps, parameters } = change else {
+        let RunChange::Requested { machine_id, customer_id, request_id, run_type, plan_id, steps, parameters } = change
+        else {
             return Err(BadFold(format!("the log of {id} does not begin with its request but with {change:?}")));
         };
         Ok(Run {
             id,
             machine_id: machine_id.clone(),
+            customer_id: customer_id.clone(),
             request_id: request_id.clone(),
             run_type: *run_type,
             plan_id: plan_id.clone(),

@@ -60,7 +60,12 @@ impl DataDir {
     pub async fn ensure_admin(&self, access: &Access, first_start: bool) -> Result<Option<PathBuf>, String> {
         let path = self.path.join("admin.token");
         if !first_start && access.has_admin().await.map_err(|e| e.to_string())? {
-            return Ok(path.exists().then_some(path));
+            // one that opens nothing any more is not worth pointing at
+            let opens = match read_text(&path)? {
+                Some(secret) => access.authenticate(Some(&format!("Bearer {secret}"))).await.is_ok(),
+                None => false,
+            };
+            return Ok(opens.then_some(path));
         }
         let add = async |secret: &str| access.add_admin(secret, "admin").await.map_err(|e| e.to_string());
         // one from before a crash is taken up, unless it has been revoked since

@@ -1,6 +1,5 @@
 //! WatchEvents: the log itself, every transition in order, resumable by sequence.
 
-use crate::scope::InScope;
 use crate::standing::OpenStream;
 use crate::watch::check_range;
 use crate::{Call, Service};
@@ -90,7 +89,7 @@ impl Follow {
             let (events, cursor) = self.service.inner.feed.after(self.cursor).await?;
             let moved = cursor > self.cursor;
             self.cursor = cursor;
-            self.take(events).await?;
+            self.take(events);
             if moved {
                 continue;
             }
@@ -101,17 +100,11 @@ impl Follow {
         }
     }
 
-    async fn take(&mut self, events: Vec<LogEvent>) -> Result<(), Error> {
+    fn take(&mut self, events: Vec<LogEvent>) {
         let within = |e: &LogEvent| self.until.is_none_or(|until| e.row.sequence <= until);
-        let wanted: Vec<LogEvent> = events.into_iter().filter(|e| within(e) && matches(&self.filter, &e.row)).collect();
-        let machines = wanted.iter().filter_map(LogEvent::machine_id).collect();
-        let scope = InScope::of(self.service.store(), &self.call, machines).await?;
-        let fleet = !self.call.by.is_scoped();
-        self.ready.extend(wanted.into_iter().filter_map(|e| match e.machine_id() {
-            Some(machine) => scope.has(&machine).then_some(e.row),
-            // what is no machine's is the fleet's
-            None => fleet.then_some(e.row),
-        }));
-        Ok(())
+        // whose it was when it happened, whoever has the machine now
+        let seen = |e: &LogEvent| self.call.by.sees_customer(&e.row.customer_id);
+        let wanted = events.into_iter().filter(|e| within(e) && seen(e) && matches(&self.filter, &e.row));
+        self.ready.extend(wanted.map(|e| e.row));
     }
 }

@@ -14,7 +14,6 @@ mod machines;
 mod page;
 mod plans;
 mod runs;
-mod scope;
 mod sight;
 mod standing;
 mod start_run;

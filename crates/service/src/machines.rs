@@ -79,6 +79,10 @@ fn may_update(call: &Call, there: &Machine, spec: &MachineSpec, labels: &Labels)
         // whoever points us at another BMC is sent the credentials of this one
         call.needs(Role::Admin, "changing spec.bmc_endpoint or spec.credentials_ref")?;
     }
+    if spec.customer_id != there.spec.customer_id {
+        // what a run still does there is not for the next owner to see, nor to suffer
+        no_active_run(there)?;
+    }
     let same_provider = there.spec.provider_name(&there.labels) == spec.provider_name(labels);
     if call.by.is_scoped() && (*spec != there.spec || !same_provider) {
         let message = format!("machine {}: a token of one customer may change labels only", there.id);

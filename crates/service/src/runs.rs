@@ -79,13 +79,10 @@ impl Answer for RunView {
     }
 }
 
-/// The run, if it is on a machine of the caller's. What is not is not there.
+/// The run, if it is the caller's to see. What is not is not there.
 pub(crate) fn find(tx: &mut Tx<'_>, call: &Call, id: &RunId) -> TxResult<Run> {
-    let run = run::get(tx, id)?.ok_or_else(|| not_found(id.as_str()))?;
-    if call.by.is_scoped() && !machine::get(tx, &run.machine_id)?.is_some_and(|m| call.sees(&m)) {
-        return Err(not_found(id.as_str()).into());
-    }
-    Ok(run)
+    let run = run::get(tx, id)?.filter(|r| call.by.sees_customer(&r.customer_id));
+    Ok(run.ok_or_else(|| not_found(id.as_str()))?)
 }
 
 impl Service {

@@ -116,19 +116,18 @@ impl NewRun {
     /// The run that this very request has started, if any.
     fn replay(&self, tx: &mut Tx<'_>) -> TxResult<Option<RunView>> {
         let Some(known) = idempotency::find(tx, &self.scope(), &self.request.request_id)? else { return Ok(None) };
-        if known.fingerprint != self.fingerprint {
-            return Err(Error::new(
-                Reason::RequestIdReused,
-                format!(
-                    "request_id {:?} was used for another request on machine {}: it started run {}; use a new request_id",
-                    self.request.request_id, self.machine_id, known.answer
-                ),
-            )
-            .with("run_id", known.answer)
-            .into());
-        }
         let run_id = RunId::from_text(known.answer);
         let run = run::get(tx, &run_id)?.ok_or_else(|| Error::internal(format!("run {run_id} is not in the store")))?;
+        let used = format!("request_id {:?} was used for another request", self.request.request_id);
+        if !self.call.by.sees_customer(&run.customer_id) {
+            let message = format!("{used} on machine {}, before it was yours; use a new request_id", self.machine_id);
+            return Err(Error::new(Reason::RequestIdReused, message).into());
+        }
+        if known.fingerprint != self.fingerprint {
+            let message =
+                format!("{used} on machine {}: it started run {run_id}; use a new request_id", self.machine_id);
+            return Err(Error::new(Reason::RequestIdReused, message).with("run_id", run_id.as_str()).into());
+        }
         Ok(Some(view(tx, run)?))
     }
 
@@ -163,6 +162,7 @@ impl NewRun {
     fn insert(&self, tx: &mut Tx<'_>, machine: &Machine, plan: &Plan, steps: &[Step]) -> TxResult<RunView> {
         let change = RunChange::Requested {
             machine_id: self.machine_id.clone(),
+            customer_id: machine.spec.customer_id.clone(),
             request_id: self.request.request_id.clone(),
             run_type: self.run_type,
             plan_id: plan.id.clone(),

@@ -1,7 +1,6 @@
 //! WatchRuns: every change in order, resumable by sequence. The reader pulls: a slow one lags, holds
 //! nobody up and costs no memory.
 
-use crate::scope::InScope;
 use crate::standing::OpenStream;
 use crate::{Call, Service};
 use domain::filter::Filter;
@@ -154,10 +153,7 @@ impl Watch {
             let moved = cursor > self.cursor;
             self.cursor = cursor;
             let wanted = events.into_iter().filter_map(|e| e.run).filter(|e| matches(&self.filter, &e.run));
-            let wanted: Vec<RunEvent> = wanted.collect();
-            let machines = wanted.iter().map(|e| e.run.machine_id.clone()).collect();
-            let scope = InScope::of(self.service.store(), &self.call, machines).await?;
-            self.ready.extend(wanted.into_iter().filter(|e| scope.has(&e.run.machine_id)));
+            self.ready.extend(wanted.filter(|e| self.call.by.sees_customer(&e.run.customer_id)));
             self.ended = self.only.is_some() && self.ready.back().is_some_and(|e| e.run.phase.is_terminal());
             if moved {
                 continue;

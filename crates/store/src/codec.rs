@@ -265,14 +265,17 @@ enum ChangeRow {
 
 pub(crate) fn change_to_json(change: &RunChange) -> String {
     let row = match change.clone() {
-        RunChange::Requested { machine_id, request_id, run_type, plan_id, steps, parameters } => ChangeRow::Requested {
-            machine_id: machine_id.to_string(),
-            request_id,
-            run_type: run_type.map_or("", RunType::as_str).to_owned(),
-            plan_id,
-            steps,
-            parameters,
-        },
+        // whose it is stands beside it in the row
+        RunChange::Requested { machine_id, customer_id: _, request_id, run_type, plan_id, steps, parameters } => {
+            ChangeRow::Requested {
+                machine_id: machine_id.to_string(),
+                request_id,
+                run_type: run_type.map_or("", RunType::as_str).to_owned(),
+                plan_id,
+                steps,
+                parameters,
+            }
+        }
         RunChange::Started => ChangeRow::Started,
         RunChange::StepStarted { step } => ChangeRow::StepStarted { step },
         RunChange::StepRetrying { step, retry_count, message } => {
@@ -287,11 +290,12 @@ pub(crate) fn change_to_json(change: &RunChange) -> String {
     to_json(&row)
 }
 
-pub(crate) fn change_from_json(text: &str) -> Result<RunChange, DbError> {
+pub(crate) fn change_from_json(text: &str, customer_id: &str) -> Result<RunChange, DbError> {
     Ok(match from_json::<ChangeRow>("a run's log row", text)? {
         ChangeRow::Requested { machine_id, request_id, run_type: kind, plan_id, steps, parameters } => {
             RunChange::Requested {
                 machine_id: MachineId::from_text(machine_id),
+                customer_id: customer_id.to_owned(),
                 request_id,
                 run_type: run_type(&kind)?,
                 plan_id,

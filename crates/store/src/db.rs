@@ -165,6 +165,7 @@ pub(crate) struct NewLogRow {
     pub entity_kind: &'static str,
     pub entity_id: String,
     pub subject: String,
+    pub customer_id: String,
     /// Empty: it was made.
     pub from_state: &'static str,
     pub to_state: &'static str,

@@ -7,7 +7,7 @@ use crate::run;
 use crate::store::Store;
 use crate::tx::Tx;
 use domain::run::Run;
-use domain::{Error, MachineId, RunId, Timestamp};
+use domain::{Error, RunId, Timestamp};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,17 +27,6 @@ pub struct RunEvent {
 pub struct LogEvent {
     pub row: Arc<LogRow>,
     pub run: Option<RunEvent>,
-}
-
-impl LogEvent {
-    /// The machine whose doing or fate this is, if it is any machine's.
-    pub fn machine_id(&self) -> Option<MachineId> {
-        match (&self.run, self.row.entity_kind.as_str()) {
-            (Some(event), _) => Some(event.run.machine_id.clone()),
-            (None, "machine" | "condition") => Some(MachineId::from_text(self.row.subject.clone())),
-            (None, _) => None,
-        }
-    }
 }
 
 /// Events kept in memory for those who follow closely.

@@ -12,6 +12,8 @@ pub struct LogRow {
     pub entity_kind: String,
     pub entity_id: String,
     pub subject: String,
+    /// Whose it was when it happened; empty: the fleet's alone.
+    pub customer_id: String,
     pub from_state: String,
     pub to_state: String,
     pub version: u64,
@@ -31,7 +33,7 @@ pub struct LogRange {
 
 macro_rules! log_columns {
     () => {
-        "sequence, at, entity_kind, entity_id, subject, from_state, to_state, version, cause, owner, actor, comment, metadata"
+        "sequence, at, entity_kind, entity_id, subject, from_state, to_state, version, cause, owner, actor, comment, metadata, customer_id"
     };
 }
 
@@ -56,6 +58,7 @@ fn read(row: &Row) -> Result<LogRow, DbError> {
         actor: row.string(10)?,
         comment: row.string(11)?,
         metadata: row.string(12)?,
+        customer_id: row.string(13)?,
     })
 }
 

@@ -172,6 +172,7 @@ pub fn insert(
     let t = Transition {
         entity_id: id.as_str(),
         subject: id.as_str(),
+        customer_id: &spec.customer_id,
         from: None,
         to: Phase::FactoryReady,
         version: 1,
@@ -305,6 +306,7 @@ pub fn set_phase(
     let t = Transition {
         entity_id: machine.id.as_str(),
         subject: machine.id.as_str(),
+        customer_id: &machine.spec.customer_id,
         from: Some(machine.phase),
         to: change.to,
         version: machine.version + 1,

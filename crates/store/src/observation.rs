@@ -93,6 +93,7 @@ fn flip(
     let t = Transition {
         entity_id: &id,
         subject: machine.id.as_str(),
+        customer_id: &machine.spec.customer_id,
         from: Some(ConditionStatus::of(was)),
         to: ConditionStatus::of(c.status),
         version: machine.observation.as_ref().map_or(0, |o| o.version) + 1,

@@ -34,10 +34,10 @@ const STATEMENTS_CACHED: usize = 512;
 
 /// One statement raises the head and numbers the rows, last before COMMIT.
 pub(crate) const FLUSH: &str = "WITH h AS (UPDATE log_head SET seq = seq + $1 WHERE one = 1 RETURNING seq)
- INSERT INTO transitions(sequence, at, entity_kind, entity_id, subject, from_state, to_state, version, cause, owner, actor, comment, metadata)
- SELECT h.seq - $1 + u.ord, u.a, u.b, u.c, u.d, u.e, u.f, u.g, u.h, u.i, u.j, u.k, u.l
+ INSERT INTO transitions(sequence, at, entity_kind, entity_id, subject, from_state, to_state, version, cause, owner, actor, comment, metadata, customer_id)
+ SELECT h.seq - $1 + u.ord, u.a, u.b, u.c, u.d, u.e, u.f, u.g, u.h, u.i, u.j, u.k, u.l, u.m
  FROM h, unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::text[],
- $11::text[], $12::text[], $13::text[]) WITH ORDINALITY AS u(a, b, c, d, e, f, g, h, i, j, k, l, ord)";
+ $11::text[], $12::text[], $13::text[], $14::text[]) WITH ORDINALITY AS u(a, b, c, d, e, f, g, h, i, j, k, l, m, ord)";
 
 impl Postgres {
     pub fn new(config: Config, read_only: bool) -> Result<Self, DbError> {
@@ -383,7 +383,7 @@ impl Connection for Postgres {
 /// The log rows turned on their side, as arrays for `unnest`.
 struct Columns<'a> {
     ints: [Vec<i64>; 2],
-    texts: [Vec<&'a str>; 10],
+    texts: [Vec<&'a str>; 11],
 }
 
 impl<'a> Columns<'a> {
@@ -405,13 +405,14 @@ impl<'a> Columns<'a> {
                 column(log, |r| &r.actor),
                 column(log, |r| &r.comment),
                 column(log, |r| &r.metadata),
+                column(log, |r| &r.customer_id),
             ],
         }
     }
 
-    fn params<'b>(&'b self, n: &'b i64) -> [&'b (dyn ToSql + Sync); 13] {
+    fn params<'b>(&'b self, n: &'b i64) -> [&'b (dyn ToSql + Sync); 14] {
         let [at, version] = &self.ints;
-        let [kind, id, subject, from, to, trigger, owner, actor, comment, metadata] = &self.texts;
-        [n, at, kind, id, subject, from, to, version, trigger, owner, actor, comment, metadata]
+        let [kind, id, subject, from, to, trigger, owner, actor, comment, metadata, customer] = &self.texts;
+        [n, at, kind, id, subject, from, to, version, trigger, owner, actor, comment, metadata, customer]
     }
 }

@@ -48,7 +48,7 @@ pub const WATCH_FILTER: Schema = Schema {
 
 macro_rules! run_columns {
     () => {
-        "run_id, machine_id, request_id, type, plan_id, phase, current_step, version, spec, status, created_at, started_at, finished_at"
+        "run_id, machine_id, request_id, type, plan_id, phase, current_step, version, spec, status, created_at, started_at, finished_at, customer_id"
     };
 }
 
@@ -56,8 +56,8 @@ crate::statements! {
     GET = concat!("SELECT ", run_columns!(), " FROM runs WHERE run_id = $1");
     LIST = concat!("SELECT ", run_columns!(), " FROM runs WHERE run_id < $1");
     ACTIVE = concat!("SELECT ", run_columns!(), " FROM runs WHERE phase IN ('PENDING', 'RUNNING') AND run_id > $1 ORDER BY run_id LIMIT $2");
-    ACTIVE_OF = concat!("SELECT ", run_columns!(), " FROM runs WHERE phase IN ('PENDING', 'RUNNING') AND run_id > $1 AND machine_id IN (SELECT m.machine_id FROM machines m WHERE m.customer_id = $3) ORDER BY run_id LIMIT $2");
-    INSERT = concat!("INSERT INTO runs(", run_columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)");
+    ACTIVE_OF = concat!("SELECT ", run_columns!(), " FROM runs WHERE phase IN ('PENDING', 'RUNNING') AND run_id > $1 AND customer_id = $3 ORDER BY run_id LIMIT $2");
+    INSERT = concat!("INSERT INTO runs(", run_columns!(), ") VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)");
     UPDATE = "UPDATE runs SET phase = $3, current_step = $4, version = $5, status = $6, started_at = $7, finished_at = $8 WHERE run_id = $1 AND version = $2";
 }
 
@@ -86,6 +86,7 @@ fn read(row: &Row) -> Result<(Run, Vec<Step>), DbError> {
         created_at: row.time(10)?,
         started_at: row.maybe(11, Row::time)?,
         finished_at: row.maybe(12, Row::time)?,
+        customer_id: row.string(13)?,
     };
     Ok((run, spec.steps.into_iter().map(Step::try_from).collect::<Result<_, _>>()?))
 }
@@ -109,14 +110,14 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, before: &str, limit: usize) -> TxR
         "type" => "type",
         "plan_id" => "plan_id",
         "phase" => "phase",
-        "customer_id" => "(SELECT m.customer_id FROM machines m WHERE m.machine_id = runs.machine_id)",
+        "customer_id" => "customer_id",
         _ => "NULL",
     });
     let sql = format!("{LIST}{} ORDER BY run_id DESC LIMIT {limit}", clause.sql);
     Ok(tx.rows(&sql, &clause.params)?.iter().map(|row| read(row).map(|r| r.0)).collect::<Result<_, _>>()?)
 }
 
-/// Runs that are not terminal, in order of their ids: all, or those on one customer's machines.
+/// Runs that are not terminal, in order of their ids: all, or one customer's.
 pub fn list_active(tx: &mut Tx<'_>, customer_id: &str, after: &str, limit: usize) -> TxResult<Vec<Run>> {
     let rows = match customer_id {
         "" => tx.rows(ACTIVE, params![after, limit])?,
@@ -142,6 +143,7 @@ pub fn insert(tx: &mut Tx<'_>, id: &RunId, change: &RunChange, steps: &[Step], c
     let t = Transition {
         entity_id: id.as_str(),
         subject: id.as_str(),
+        customer_id: &run.customer_id,
         from: None,
         to: RunPhase::Pending,
         version: run.version,
@@ -169,6 +171,7 @@ pub fn insert(tx: &mut Tx<'_>, id: &RunId, change: &RunChange, steps: &[Step], c
                     run.created_at,
                     run.started_at,
                     run.finished_at,
+                    &run.customer_id,
                 ],
             )?)
         },
@@ -228,6 +231,7 @@ fn log_change(tx: &mut Tx<'_>, old: &Run, new: &Run, change: &RunChange, actor: 
             let t = Transition {
                 entity_id: new.id.as_str(),
                 subject: new.id.as_str(),
+                customer_id: &new.customer_id,
                 from: Some(old.phase),
                 to: new.phase,
                 version,
@@ -241,6 +245,7 @@ fn log_change(tx: &mut Tx<'_>, old: &Run, new: &Run, change: &RunChange, actor: 
             let t = Transition {
                 entity_id: &id,
                 subject: new.id.as_str(),
+                customer_id: &new.customer_id,
                 from: Some(state(old)),
                 to: state(new),
                 version,
@@ -262,7 +267,7 @@ pub(crate) fn is_run_row(row: &LogRow) -> bool {
 
 /// One more row onto a fold.
 pub(crate) fn fold_row(run: Option<Run>, row: &LogRow) -> Result<(Run, RunChange), DbError> {
-    let change = codec::change_from_json(&row.metadata)?;
+    let change = codec::change_from_json(&row.metadata, &row.customer_id)?;
     let defect = |e: BadFold| DbError::Defect(format!("log row {}: {}", row.sequence, e.0));
     let run = match run {
         None => Run::requested(RunId::from_text(row.subject.clone()), row.at, &change).map_err(defect)?,

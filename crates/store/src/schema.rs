@@ -86,6 +86,13 @@ const MIGRATIONS: &[&[&str]] = &[&[
     "ALTER TABLE tokens ADD COLUMN expires_at BIGINT",
     "ALTER TABLE tokens ADD COLUMN revoked_at BIGINT",
     "ALTER TABLE tokens ADD COLUMN revoked_by TEXT NOT NULL DEFAULT ''",
+    // what has happened stays the customer's whose it was then
+    "ALTER TABLE runs ADD COLUMN customer_id {key} NOT NULL DEFAULT ''",
+    "UPDATE runs SET customer_id = (SELECT m.customer_id FROM machines m WHERE m.machine_id = runs.machine_id)",
+    "CREATE INDEX runs_by_customer ON runs(customer_id, run_id)",
+    "ALTER TABLE transitions ADD COLUMN customer_id TEXT NOT NULL DEFAULT ''",
+    "UPDATE transitions SET customer_id = COALESCE((SELECT m.customer_id FROM machines m WHERE m.machine_id = transitions.subject), '') WHERE entity_kind = 'machine'",
+    "UPDATE transitions SET customer_id = COALESCE((SELECT r.customer_id FROM runs r WHERE r.run_id = transitions.subject), '') WHERE entity_kind IN ('run', 'step')",
     "CREATE TABLE audit(
         number {serial}, at BIGINT NOT NULL, actor {key} NOT NULL, token_id {key} NOT NULL, role TEXT NOT NULL, call {key} NOT NULL,
         target {key} NOT NULL, outcome {key} NOT NULL, code TEXT NOT NULL, reason TEXT NOT NULL, message TEXT NOT NULL,

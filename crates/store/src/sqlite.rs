@@ -207,8 +207,8 @@ fn flush(connection: &rusqlite::Connection, log: &[NewLogRow]) -> rusqlite::Resu
         .prepare_cached("UPDATE log_head SET seq = seq + ?1 WHERE one = 1 RETURNING seq")?
         .query_row([n], |row| row.get(0))?;
     let mut insert = connection.prepare_cached(
-        "INSERT INTO transitions(sequence, at, entity_kind, entity_id, subject, from_state, to_state, version, cause, owner, actor, comment, metadata)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)",
+        "INSERT INTO transitions(sequence, at, entity_kind, entity_id, subject, from_state, to_state, version, cause, owner, actor, comment, metadata, customer_id)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)",
     )?;
     for (row, sequence) in log.iter().zip(head - n + 1..) {
         insert.execute(rusqlite::params![
@@ -224,7 +224,8 @@ fn flush(connection: &rusqlite::Connection, log: &[NewLogRow]) -> rusqlite::Resu
             row.owner,
             row.actor,
             row.comment,
-            row.metadata
+            row.metadata,
+            row.customer_id
         ])?;
     }
     Ok(())

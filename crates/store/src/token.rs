@@ -148,7 +148,15 @@ pub fn revoke(tx: &mut Tx<'_>, id: &TokenId, cause: &Cause) -> TxResult<Option<T
 
 fn transition(token: &Token, from: Option<TokenState>, to: TokenState, version: u64) -> Transition<'_, TokenState> {
     let metadata = codec::to_json(&serde_json::json!({ "name": token.name, "role": token.role.as_str() }));
-    Transition { entity_id: token.id.as_str(), subject: token.id.as_str(), from, to, version, metadata }
+    Transition {
+        entity_id: token.id.as_str(),
+        subject: token.id.as_str(),
+        customer_id: "",
+        from,
+        to,
+        version,
+        metadata,
+    }
 }
 
 fn no_guard(_: domain::lifecycle::Guard) -> Result<(), Error> {

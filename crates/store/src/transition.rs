@@ -42,6 +42,8 @@ pub struct Transition<'a, S: State> {
     pub entity_id: &'a str,
     /// Whose history the row belongs to: the entity itself, or what it is part of.
     pub subject: &'a str,
+    /// Whose it is at this moment; empty: the fleet's alone.
+    pub customer_id: &'a str,
     pub from: Option<S>,
     pub to: S,
     /// The entity's version after the move.
@@ -83,6 +85,7 @@ impl Tx<'_> {
             entity_kind: S::ENTITY,
             entity_id: t.entity_id.to_owned(),
             subject: t.subject.to_owned(),
+            customer_id: t.customer_id.to_owned(),
             from_state: t.from.map_or("", S::as_str),
             to_state: t.to.as_str(),
             version: t.version,

@@ -170,6 +170,7 @@ fn start(tx: &mut Tx<'_>, id: &MachineId, run: &RunId, execution: &ExecutionId) 
     }
     let change = RunChange::Requested {
         machine_id: id.clone(),
+        customer_id: String::new(),
         request_id: run.to_string(),
         run_type: Some(RunType::Reboot),
         plan_id: "p".into(),

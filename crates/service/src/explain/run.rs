@@ -28,10 +28,10 @@ pub struct RunFacts {
 
 pub(super) fn gather(tx: &mut Tx<'_>, call: &Call, id: &RunId) -> TxResult<Option<RunFacts>> {
     let Some((run, steps)) = store::run::get_with_steps(tx, id)? else { return Ok(None) };
-    let machine = machine::get(tx, &run.machine_id)?;
-    if call.by.is_scoped() && !machine.as_ref().is_some_and(|m| call.sees(m)) {
+    if !call.by.sees_customer(&run.customer_id) {
         return Ok(None);
     }
+    let machine = machine::get(tx, &run.machine_id)?;
     let execution = execution::by_subject(tx, run.id.as_str())?;
     let frozen = switch::frozen(tx)?;
     Ok(Some(RunFacts { run, steps, execution, machine, frozen, now: tx.now() }))

@@ -135,11 +135,14 @@ pub fn machine_of(customer: &str, id: &str, labels: &[(&str, &str)]) -> pb::Mach
 
 /// Gives a machine to another customer.
 pub async fn hand_over(api: &Api, id: &str, customer: &str) {
-    let request = pb::UpdateMachineRequest {
+    api.machines().update_machine(handing_over(id, customer)).await.expect("changes hands");
+}
+
+pub fn handing_over(id: &str, customer: &str) -> pb::UpdateMachineRequest {
+    pb::UpdateMachineRequest {
         machine: Some(machine_of(customer, id, &[])),
         update_mask: Some(prost_reflect::prost_types::FieldMask { paths: vec!["spec.customer_id".into()] }),
-    };
-    api.machines().update_machine(request).await.expect("changes hands");
+    }
 }
 
 /// The same request with a key by which it can be repeated.

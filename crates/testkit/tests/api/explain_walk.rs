@@ -127,6 +127,7 @@ fn run(phase: RunPhase, typed: bool) -> Run {
         step.started_at = Some(ago(50));
     }
     Run {
+        customer_id: String::new(),
         id: RunId::from_text("run_1"),
         machine_id: MachineId::from_text("m-1"),
         request_id: "r1".into(),

@@ -333,6 +333,7 @@ pub fn make_steps(names: &[&str]) -> Vec<Step> {
 pub fn requested(machine: &str, request_id: &str, steps: &[&str]) -> RunChange {
     RunChange::Requested {
         machine_id: machine_id(machine),
+        customer_id: String::new(),
         request_id: request_id.to_owned(),
         run_type: Some(RunType::Reboot),
         plan_id: "default-reboot".to_owned(),

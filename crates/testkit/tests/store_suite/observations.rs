@@ -289,6 +289,7 @@ on_every_store!(what_changed_about_a_machine_is_worth_a_look, |store| async move
 async fn back_to_first_version(store: &TestStore) {
     let mut statements =
         "DROP TABLE observations; DROP TABLE sweeps; DROP TABLE audit; DROP INDEX idempotency_by_age;".to_owned();
+    statements.push_str("DROP INDEX runs_by_customer; ALTER TABLE runs DROP COLUMN customer_id; ALTER TABLE transitions DROP COLUMN customer_id;");
     for column in ["customer_id", "state", "version", "created_by", "expires_at", "revoked_at", "revoked_by"] {
         statements.push_str(&format!("ALTER TABLE tokens DROP COLUMN {column};"));
     }

@@ -213,6 +213,7 @@ async fn some_runs(store: &TestStore) -> Vec<RunId> {
         let (id, machine) = (RunId::generate(store.clock.uuid()), format!("m-{}", n % 5));
         let change = RunChange::Requested {
             machine_id: machine_id(&machine),
+            customer_id: String::new(),
             request_id: format!("req-{n}"),
             run_type: RunType::ALL.get(n % 6).copied(),
             plan_id: if n % 2 == 0 { "even".into() } else { "odd".into() },

@@ -25,7 +25,10 @@ pub(crate) fn message(route: &Route, brought: &Brought<'_>) -> Result<DynamicMes
         (Takes::Whole, Some(body)) => message = read(&route.input, body)?,
         (Takes::Field(field), body) => {
             // a mask that is given is taken as it is
-            let mask = route.mask.as_ref().filter(|mask| !query.iter().any(|(name, _)| name == mask.name()));
+            let mask = route
+                .mask
+                .as_ref()
+                .filter(|mask| !query.iter().any(|(name, text)| name == mask.name() && !text.is_empty()));
             put_body(route, field, mask, body, &mut message)?;
         }
         (Takes::Whole, None) | (Takes::Nothing, _) => {}

@@ -69,8 +69,10 @@ pub fn to_status(mut e: Error) -> Status {
         let field = e.details.get("field").map(|field| short(field)).unwrap_or_default();
         details.add_bad_request_violation(field, e.message.clone());
     }
-    match e.code() {
-        Code::Unavailable | Code::ResourceExhausted | Code::Aborted if e.reason != Reason::VersionMismatch => {
+    // where waiting helps: what is too large stays so
+    match (e.code(), e.reason) {
+        (_, Reason::VersionMismatch | Reason::LimitReached) => {}
+        (Code::Unavailable | Code::ResourceExhausted | Code::Aborted, _) => {
             details.set_retry_info(Some(RETRY_AFTER));
         }
         _ => {}

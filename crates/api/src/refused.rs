@@ -17,7 +17,8 @@ pub(crate) async fn in_our_terms(response: Response) -> Response {
 fn translate(status: &Status) -> Option<Error> {
     let message = status.message();
     match status.code() {
-        Code::Internal if message.starts_with("failed to decode Protobuf message") => {
+        // what we say ourselves has details; without them it is the transport that could not read
+        Code::Internal if status.details().is_empty() => {
             Some(Error::new(Reason::InvalidField, format!("the request does not read: {message}")))
         }
         Code::OutOfRange if message.contains("message length too large") => {
@@ -39,7 +40,9 @@ mod tests {
         let large =
             Status::out_of_range("Error, decoded message length too large: found 5 bytes, the limit is: 4 bytes");
         assert_eq!(read(in_our_terms(large.into_http()).await), Some(Code::ResourceExhausted));
-        let other = Status::internal("an internal error in the store");
+        let unsaid = Status::internal("Missing request message.");
+        assert_eq!(read(in_our_terms(unsaid.into_http()).await), Some(Code::InvalidArgument));
+        let other = to_status(Error::internal("an internal error in the store"));
         assert_eq!(read(in_our_terms(other.into_http()).await), Some(Code::Internal), "a defect stays a defect");
     }
 }

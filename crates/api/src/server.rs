@@ -3,11 +3,13 @@
 
 use crate::audit::Audit;
 use crate::engine::Engines;
+use crate::error::to_status;
 use crate::event::Events;
 use crate::explain::Explain;
 use crate::gate::gate;
 use crate::machine::Machines;
 use crate::metrics::{self as page, Render};
+use crate::opening::{Speaks, open};
 use crate::plan::Plans;
 use crate::refused::in_our_terms;
 use crate::rest::{self, RestOptions};
@@ -16,10 +18,13 @@ use crate::sight::{Calls, Connected, identify, measure};
 use crate::tls::Tls;
 use crate::token::Tokens;
 use axum::Router;
+use axum::extract::Request;
 use axum::http::StatusCode;
-use axum::middleware::{from_fn, from_fn_with_state, map_response};
+use axum::http::header::CONTENT_TYPE;
+use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
+use axum::response::Response;
 use axum::routing::get;
-use domain::metric;
+use domain::{Error, Reason, metric};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
@@ -125,9 +130,21 @@ fn router(service: &Service, options: &ServerOptions) -> Result<Router, Box<dyn 
         .route("/readyz", get(move || readyz(ready.clone())))
         .merge(page::route(service, options))
         .merge(rest)
-        .fallback_service(grpc)
+        .fallback_service(grpc.layer(from_fn(only_grpc)))
         // the outermost: whatever answers, the answer has the request's id
         .layer(from_fn(identify)))
+}
+
+/// Whoever does not speak gRPC and asks for a page that is not there is told so in plain HTTP: an empty 200
+/// would make a probe of the wrong path believe that all is well.
+async fn only_grpc(request: Request, next: Next) -> Response {
+    let kind = request.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    if kind.starts_with("application/grpc") {
+        return next.run(request).await;
+    }
+    let path: String = request.uri().path().chars().take(200).collect();
+    let problem = format!("nothing stands at {path}; REST is below /api/v1, gRPC needs its content-type");
+    rest::error_response(&to_status(Error::new(Reason::NoSuchPath, problem)))
 }
 
 /// Ready is: the database answers.
@@ -227,6 +244,15 @@ async fn attend<I>(http: &Builder<TokioExecutor>, io: I, router: Router, stop: &
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let opened = tokio::select! {
+        opened = open(io, HEADER_TIMEOUT) => opened,
+        () = stop.cancelled() => return,
+    };
+    let Some(io) = opened else { return tracing::debug!("a connection that asked for nothing was closed") };
+    let http = match io.speaks {
+        Speaks::Http1 => http.clone().http1_only(),
+        Speaks::Http2 => http.clone().http2_only(),
+    };
     let connection = http.serve_connection(TokioIo::new(io), TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
     tokio::select! {

@@ -126,10 +126,12 @@ impl Token {
     pub fn valid(&self, now: Timestamp) -> Result<(), Error> {
         match (self.state, self.expires_at) {
             (TokenState::Revoked, _) => {
-                Err(Error::new(Reason::TokenRevoked, "the token was revoked; ask an administrator for a new one"))
+                Err(Error::new(Reason::TokenRevoked, "the token was revoked; ask an administrator for a new one")
+                    .with("token_id", self.id.as_str()))
             }
             (TokenState::Active, Some(at)) if at <= now => {
-                Err(Error::new(Reason::TokenExpired, format!("the token expired at {at}; ask for a new one")))
+                Err(Error::new(Reason::TokenExpired, format!("the token expired at {at}; ask for a new one"))
+                    .with("token_id", self.id.as_str()))
             }
             (TokenState::Active, _) => Ok(()),
         }

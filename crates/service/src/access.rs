@@ -86,7 +86,8 @@ pub struct Access {
     pub(crate) strangers: Sampler,
 }
 
-/// What was read of tokens. Used only where no other process can revoke one behind our back.
+/// What was read of tokens. Used where no other process can revoke one behind our back, and to know who
+/// may hear that the database is away.
 #[derive(Default)]
 struct Known {
     by_hash: HashMap<String, Token>,
@@ -175,10 +176,20 @@ impl Access {
         }))
     }
 
+    /// Whether this token, when the database last answered, was good for the whole fleet. For the one page
+    /// that must be readable while the database is away: the one that says so.
+    pub fn was_of_the_fleet(&self, header: Option<&str>) -> bool {
+        let Ok(secret) = secret_in(header) else { return false };
+        let known = lock(&self.known);
+        let token = known.by_hash.get(&hash(secret));
+        token.is_some_and(|t| t.customer_id.is_empty() && t.valid(self.store.ambient().now()).is_ok())
+    }
+
     async fn find(&self, hash: String) -> Result<Token, Error> {
         let revocations = {
             let known = lock(&self.known);
-            if let Some(token) = known.by_hash.get(&hash) {
+            // another process can revoke it at any moment: there every call asks the database
+            if let Some(token) = known.by_hash.get(&hash).filter(|_| !self.store.is_shared()) {
                 return Ok(token.clone());
             }
             known.revocations
@@ -188,8 +199,7 @@ impl Access {
         let token = found
             .ok_or_else(|| Error::new(Reason::TokenInvalid, "the token is not known here; check MILLWRIGHT_TOKEN"))?;
         let mut known = lock(&self.known);
-        // another process can revoke it at any moment: there every call asks the database
-        if !self.store.is_shared() && known.revocations == revocations {
+        if known.revocations == revocations {
             if known.by_hash.len() >= REMEMBERED_MAX {
                 known.by_hash.clear();
             }

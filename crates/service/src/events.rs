@@ -5,6 +5,8 @@ use crate::watch::check_range;
 use crate::{Call, Service};
 use domain::Error;
 use domain::filter::{Field, Filter, Schema};
+use domain::lifecycle::State as _;
+use domain::token::{Role, TokenState};
 use futures::Stream;
 use futures::stream::try_unfold;
 use std::collections::VecDeque;
@@ -102,8 +104,11 @@ impl Follow {
 
     fn take(&mut self, events: Vec<LogEvent>) {
         let within = |e: &LogEvent| self.until.is_none_or(|until| e.row.sequence <= until);
-        // whose it was when it happened, whoever has the machine now
-        let seen = |e: &LogEvent| self.call.by.sees_customer(&e.row.customer_id);
+        let by = &self.call.by;
+        // whose it was when it happened, whoever has the machine now; tokens are for those who may list them
+        let seen = |e: &LogEvent| {
+            by.sees_customer(&e.row.customer_id) && (e.row.entity_kind != TokenState::ENTITY || by.role >= Role::Admin)
+        };
         let wanted = events.into_iter().filter(|e| within(e) && seen(e) && matches(&self.filter, &e.row));
         self.ready.extend(wanted.map(|e| e.row));
     }

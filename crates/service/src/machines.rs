@@ -124,7 +124,13 @@ impl Service {
                 machine::update_spec(tx, &there, &spec, &labels)
             }
             None if version != 0 => Err(not_found(id.as_str()).into()),
-            None => machine::insert(tx, &id, &spec, &labels, &Cause::operator(&by.by.name, REGISTERED, "")),
+            None => {
+                if !spec.credentials_ref.is_empty() {
+                    // they would be sent to whatever the endpoint names
+                    by.needs(Role::Admin, "registering a machine with spec.credentials_ref")?;
+                }
+                machine::insert(tx, &id, &spec, &labels, &Cause::operator(&by.by.name, REGISTERED, ""))
+            }
         })
         .await
     }

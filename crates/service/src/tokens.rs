@@ -15,6 +15,9 @@ use store::{Cause, Tx, TxResult, token};
 /// Ten years: longer is for ever, which can be said as 0.
 const TTL_MAX_SECONDS: i64 = 10 * 366 * 24 * 3600;
 
+/// Actors that are no callers.
+const RESERVED: [&str; 3] = ["system", "executor", "reconciler"];
+
 #[derive(Clone, Debug, Default)]
 pub struct NewToken {
     pub name: String,
@@ -73,8 +76,17 @@ impl Service {
 
     pub async fn create_token(&self, call: &Arc<Call>, new: NewToken) -> Result<CreatedToken, Error> {
         check_name("name", &new.name)?;
+        if RESERVED.contains(&new.name.as_str()) {
+            return Err(Error::field(
+                "name",
+                format!("{:?} is what the server calls itself in logs and audit", new.name),
+            ));
+        }
         let role = Role::parse(&new.role)?;
         check_text("customer_id", &new.customer_id, limits::TEXT_MAX)?;
+        if new.customer_id.trim() != new.customer_id {
+            return Err(Error::field("customer_id", "begins or ends with a space, and would match no machine"));
+        }
         if !(0..=TTL_MAX_SECONDS).contains(&new.ttl_seconds) {
             return Err(Error::field("ttl_seconds", format!("use 0 (does not expire) to {TTL_MAX_SECONDS}")));
         }

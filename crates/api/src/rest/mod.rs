@@ -22,6 +22,7 @@ use axum::extract::State;
 use axum::response::Response;
 use body::Bounds;
 use domain::{Error, Reason};
+pub(crate) use error::response as error_response;
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};

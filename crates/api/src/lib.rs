@@ -12,6 +12,7 @@ mod gate;
 pub mod json;
 mod machine;
 mod metrics;
+mod opening;
 mod plan;
 mod refused;
 mod rest;

@@ -175,6 +175,25 @@ async fn who_says_nothing_keeps_no_place() {
     }
 }
 
+// a token that is taken back while its request arrives changes nothing any more
+#[tokio::test]
+async fn a_request_that_outlives_its_token_is_refused() {
+    let world = World::new().await;
+    let created = world.http.post("/api/v1/tokens", &json!({"name": "late", "role": "operator"})).await.ok();
+    let late = Http { url: world.http.url.clone(), token: created["secret"].as_str().expect("a secret").to_owned() };
+    let body = r#"{"machine_id": "m-1"}"#;
+    let mut wire = late.wire().await;
+    let opening = late.opening("POST", MACHINES, &[JSON, ("Expect", "100-continue")]);
+    wire.send(format!("{opening}Content-Length: {}\r\n\r\n", body.len()).as_bytes()).await;
+    // its body is asked for: it has been let in
+    assert_eq!(wire.head().await.status, 100);
+    let id = created["token"]["token_id"].as_str().expect("an id");
+    world.http.send("DELETE", &format!("/api/v1/tokens/{id}"), &[], b"").await.ok();
+    wire.send(body.as_bytes()).await;
+    wire.answer().await.refused(401, "TOKEN_REVOKED");
+    is_unharmed(&world).await;
+}
+
 #[tokio::test]
 async fn a_body_that_breaks_off_is_not_carried_out() {
     let world = World::new().await;

@@ -13,10 +13,7 @@ impl Service {
     pub async fn list_audit(&self, request: &PageRequest) -> Result<Page<Entry>, Error> {
         let size = request.size()?;
         let filter = audit::FILTER.parse(&request.filter)?;
-        let before = match request.cursor("audit")?.as_str() {
-            "" => None,
-            text => Some(text.parse().map_err(|_| Error::internal("a page token without a number"))?),
-        };
+        let before = request.number("audit")?;
         let items = self.store().read(move |tx| audit::list(tx, &filter, before, size + 1)).await?;
         Ok(request.page("audit", items, size, |e: &Entry| e.number.to_string()))
     }

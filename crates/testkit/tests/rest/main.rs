@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic)] // for tests only: what cannot be done is a failed test
 
 mod client;
+mod cuts;
 mod doors;
 mod doors_refusals;
 mod events;

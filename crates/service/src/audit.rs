@@ -30,16 +30,8 @@ impl Service {
             return;
         }
         let Some(count) = call.by.standing.refusals.sample() else { return };
-        let entry = Entry {
-            actor: call.by.name.clone(),
-            token_id: call.by.token_id.to_string(),
-            role: call.by.role.to_string(),
-            call: call.name.to_owned(),
-            target: call.target().to_owned(),
-            request_id: call.request_id.clone(),
-            count,
-            ..refused(error)
-        };
+        let Entry { code, reason, message, .. } = refused(error);
+        let entry = Entry { code, reason, message, count, ..of(call) };
         self.record(call.by.caller(), entry).await;
     }
 
@@ -57,6 +49,19 @@ impl Service {
         if let Err(e) = self.store().write(&caller, "audit", move |tx| audit::insert(tx, &entry)).await {
             tracing::warn!(error = %e, "a refusal could not be put on record");
         }
+    }
+}
+
+/// Who asked for what.
+pub(crate) fn of(call: &Call) -> Entry {
+    Entry {
+        actor: call.by.name.clone(),
+        token_id: call.by.token_id.to_string(),
+        role: call.by.role.to_string(),
+        call: call.name.to_owned(),
+        target: call.target().to_owned(),
+        request_id: call.request_id.clone(),
+        ..Entry::default()
     }
 }
 

@@ -41,7 +41,7 @@ impl Service {
             return;
         }
         let Some(count) = self.access().strangers.sample() else { return };
-        let entry = Entry { call: call.to_owned(), request_id: bounded(request_id), count, ..refused(error) };
+        let entry = Entry { call: bounded(call), request_id: bounded(request_id), count, ..refused(error) };
         self.record(Caller::new("strangers"), entry).await;
     }
 

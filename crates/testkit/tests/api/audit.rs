@@ -120,8 +120,11 @@ async fn a_request_id_of_any_length_is_kept_short() {
     stranger.metadata_mut().insert("x-request-id", long.parse().expect("a header"));
     raw::call_once(channel.clone(), "/baremetal.v1.RunService/StartRun", stranger).await.expect_err("is refused");
     send(&channel, &root, "baremetal.v1.RunService/StartRun", vec![], &long).await.expect_err("is refused");
+    // through the other door it is a path that says what was asked for
+    raw::http_head(&api.server.url, &format!("/api/v1/{long}"), "").await;
     let entries = root.entries("outcome=refused").await;
-    assert_eq!(entries.len(), 2);
+    assert_eq!(entries.len(), 3);
+    assert!(entries.iter().all(|e| e.call.len() <= 128), "{entries:?}");
     // what is no fit name for a request is not kept: it gets a fresh one, which its answer tells
     assert!(entries.iter().all(|e| e.request_id.len() == 32 && !e.request_id.contains("rr")), "{entries:?}");
 }

@@ -157,6 +157,12 @@ impl Watch {
             let wanted: Vec<RunEvent> = wanted.collect();
             let machines = wanted.iter().map(|e| e.run.machine_id.clone()).collect();
             let scope = InScope::of(self.service.store(), &self.call, machines).await?;
+            if let (Some(id), Some(event)) = (&self.only, wanted.first())
+                && !scope.has(&event.run.machine_id)
+            {
+                // its end would not be told, and so it would be waited for without end
+                return Err(crate::runs::not_found(id.as_str()));
+            }
             self.ready.extend(wanted.into_iter().filter(|e| scope.has(&e.run.machine_id)));
             self.ended = self.only.is_some() && self.ready.back().is_some_and(|e| e.run.phase.is_terminal());
             if moved {

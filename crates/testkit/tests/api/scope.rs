@@ -231,6 +231,28 @@ on_both!(a_log_ends_when_its_machine_changes_hands, |api| async move {
     refused(Err::<(), _>(ended), Code::NotFound, "RUN_NOT_FOUND");
 });
 
+// and so does a watch of that one run, which could otherwise wait for an end that it is never told
+on_both!(a_watch_of_one_run_ends_when_its_machine_changes_hands, |api| async move {
+    api.register(machine_of("acme", "m-1", &[("sim.fault.reboot", "hang")])).await;
+    let acme = caller(&api, "acme-viewer", "viewer", "acme").await;
+    let run = api.start(start("m-1", "REBOOT", "r1")).await.run_id;
+    let mut stream = watch_runs(&acme, &format!("run_id={run}"), Some(0)).await;
+    next(&mut stream).await;
+    hand_over(&api, "m-1", "globex").await;
+    api.try_cancel(&run).await.expect("cancels");
+    let end = async {
+        loop {
+            match stream.message().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("the watch went on to its end"),
+                Err(status) => return status,
+            }
+        }
+    };
+    let ended = within("the watch to end", end).await;
+    refused(Err::<(), _>(ended), Code::NotFound, "RUN_NOT_FOUND");
+});
+
 fn net() -> pb::step::Kind {
     pb::step::Kind::Net(pb::NetReconfig { parameters: map(&[("mtu", "9000")]) })
 }

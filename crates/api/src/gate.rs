@@ -126,6 +126,7 @@ pub(crate) fn open<T: Message>(
 ) -> Result<(Arc<Call>, T), Status> {
     let call = request.extensions().get::<Arc<Call>>().cloned();
     let call = call.ok_or_else(|| to_status(Error::internal("a call that did not pass the gate")))?;
+    call.not_revoked().map_err(to_status)?;
     let message = request.into_inner();
     call.about(about(&message));
     if call.idempotency_key.is_some() {

@@ -24,7 +24,7 @@ mod token;
 
 pub use convert::plan_from_proto;
 pub use door::Door;
-pub use error::to_status;
+pub use error::{code_name, to_status};
 pub use metrics::{Render, collect_metrics};
 pub use rest::openapi;
 pub use server::{ServerOptions, serve};

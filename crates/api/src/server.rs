@@ -9,7 +9,7 @@ use crate::explain::Explain;
 use crate::gate::gate;
 use crate::machine::Machines;
 use crate::metrics::{self as page, Render};
-use crate::opening::{Speaks, open};
+use crate::opening::Opening;
 use crate::plan::Plans;
 use crate::refused::in_our_terms;
 use crate::rest::{self, RestOptions};
@@ -49,6 +49,8 @@ pub struct ServerOptions {
     pub streams_per_connection: u32,
     /// Of one message.
     pub message_bytes_max: usize,
+    /// How long a connection may take to say what it speaks, and then the headers of each HTTP/1 request.
+    pub headers_within: Duration,
     /// How long the body of a REST request may take to arrive.
     pub body_within: Duration,
     /// Between signs of life on a quiet stream of server-sent events.
@@ -69,6 +71,7 @@ impl Default for ServerOptions {
             connections_max: 4096,
             streams_per_connection: 1024,
             message_bytes_max: 4 * 1024 * 1024,
+            headers_within: Duration::from_secs(10),
             body_within: Duration::from_secs(20),
             heartbeat: Duration::from_secs(15),
             finish_within: Duration::from_secs(10),
@@ -79,9 +82,7 @@ impl Default for ServerOptions {
     }
 }
 
-/// A client that sends its headers one byte at a time holds a connection no longer than this.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-/// As is one that does not finish its TLS handshake.
+/// One that does not finish its TLS handshake holds a connection no longer than this.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -172,7 +173,7 @@ pub async fn serve(
         tokio::spawn(tls.clone().follow(move || ambient.now(), stop.clone()));
     }
     let mut http = Builder::new(TokioExecutor::new());
-    http.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
+    http.http1().timer(TokioTimer::new()).header_read_timeout(options.headers_within);
     http.http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(options.streams_per_connection)
@@ -198,13 +199,13 @@ pub async fn serve(
         // small answers go out at once
         drop(socket.set_nodelay(true));
         let (http, router, stop) = (http.clone(), router.clone(), stop.clone());
-        let tls = options.tls.clone();
+        let (tls, within) = (options.tls.clone(), options.headers_within);
         connections.spawn(async move {
             let connected = Connected::new();
             match tls {
-                None => attend(&http, socket, router, &stop).await,
+                None => attend(&http, Opening::new(socket, within), router, &stop).await,
                 Some(tls) => match shake_hands(&tls, socket, &stop).await {
-                    Some(stream) => attend(&http, stream, router, &stop).await,
+                    Some(stream) => attend(&http, Opening::new(stream, within), router, &stop).await,
                     None => metrics::counter!(metric::HANDSHAKE_FAILURES.name).increment(1),
                 },
             }
@@ -244,15 +245,6 @@ async fn attend<I>(http: &Builder<TokioExecutor>, io: I, router: Router, stop: &
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let opened = tokio::select! {
-        opened = open(io, HEADER_TIMEOUT) => opened,
-        () = stop.cancelled() => return,
-    };
-    let Some(io) = opened else { return tracing::debug!("a connection that asked for nothing was closed") };
-    let http = match io.speaks {
-        Speaks::Http1 => http.clone().http1_only(),
-        Speaks::Http2 => http.clone().http2_only(),
-    };
     let connection = http.serve_connection(TokioIo::new(io), TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
     tokio::select! {

@@ -4,7 +4,7 @@ use crate::access_table::{Rule, Scope};
 use crate::standing::{CallerLimits, Sampler, Standing};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use domain::token::{self as tokens, Role, Token, TokenState};
+use domain::token::{self as tokens, Role, Token};
 use domain::{Error, Reason, Timestamp, TokenId};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -135,7 +135,7 @@ impl Access {
         Ok(self.store.read(move |tx| token::count_other_admins(tx, &nobody)).await? > 0)
     }
 
-    /// Makes a secret an administrator's token. `false`: it was one that has been revoked, and stays so.
+    /// Makes a secret an administrator's token. `false`: it is another's, or good no longer, and stays so.
     pub async fn add_admin(&self, secret: &str, name: &str) -> Result<bool, Error> {
         let ambient = self.store.ambient();
         let id = TokenId::generate(ambient.uuid());
@@ -144,7 +144,10 @@ impl Access {
         let cause = Cause::operator("system", tokens::CREATED, "");
         self.store
             .write(&Caller::new("system"), "tokens", move |tx| match token::by_hash(tx, &hash)? {
-                Some(there) => Ok(there.state == TokenState::Active),
+                Some(there) => {
+                    let administers = there.role == Role::Admin && there.customer_id.is_empty();
+                    Ok(administers && there.valid(tx.now()).is_ok())
+                }
                 None => token::insert(tx, &token, &hash, &cause).map(|()| true),
             })
             .await

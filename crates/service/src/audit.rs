@@ -13,10 +13,7 @@ impl Service {
     pub async fn list_audit(&self, request: &PageRequest) -> Result<Page<Entry>, Error> {
         let size = request.size()?;
         let filter = audit::FILTER.parse(&request.filter)?;
-        let before = match request.cursor("audit")?.as_str() {
-            "" => None,
-            text => Some(text.parse().map_err(|_| Error::internal("a page token without a number"))?),
-        };
+        let before = request.number("audit")?;
         let items = self.store().read(move |tx| audit::list(tx, &filter, before, size + 1)).await?;
         Ok(request.page("audit", items, size, |e: &Entry| e.number.to_string()))
     }
@@ -33,16 +30,8 @@ impl Service {
             return;
         }
         let Some(count) = call.by.standing.refusals.sample() else { return };
-        let entry = Entry {
-            actor: call.by.name.clone(),
-            token_id: call.by.token_id.to_string(),
-            role: call.by.role.to_string(),
-            call: call.name.to_owned(),
-            target: call.target().to_owned(),
-            request_id: call.request_id.clone(),
-            count,
-            ..refused(error)
-        };
+        let Entry { code, reason, message, .. } = refused(error);
+        let entry = Entry { code, reason, message, count, ..of(call) };
         self.record(call.by.caller(), entry).await;
     }
 
@@ -52,7 +41,7 @@ impl Service {
             return;
         }
         let Some(count) = self.access().strangers.sample() else { return };
-        let entry = Entry { call: call.to_owned(), request_id: bounded(request_id), count, ..refused(error) };
+        let entry = Entry { call: bounded(call), request_id: bounded(request_id), count, ..refused(error) };
         self.record(Caller::new("strangers"), entry).await;
     }
 
@@ -60,6 +49,19 @@ impl Service {
         if let Err(e) = self.store().write(&caller, "audit", move |tx| audit::insert(tx, &entry)).await {
             tracing::warn!(error = %e, "a refusal could not be put on record");
         }
+    }
+}
+
+/// Who asked for what.
+pub(crate) fn of(call: &Call) -> Entry {
+    Entry {
+        actor: call.by.name.clone(),
+        token_id: call.by.token_id.to_string(),
+        role: call.by.role.to_string(),
+        call: call.name.to_owned(),
+        target: call.target().to_owned(),
+        request_id: call.request_id.clone(),
+        ..Entry::default()
     }
 }
 

@@ -78,12 +78,16 @@ impl Call {
         Err(Error::new(Reason::OutOfScope, message))
     }
 
+    /// Refuses a call whose token was taken back after it had been let in: a request may take its time to
+    /// arrive.
+    pub fn not_revoked(&self) -> Result<(), Error> {
+        if self.by.standing.is_revoked() { Err(revoked()) } else { Ok(()) }
+    }
+
     /// Whether the caller's token still is good: asked before each thing that a stream says, since one
     /// that always has more to say never waits.
     pub(crate) fn still_good(&self, now: Timestamp) -> Result<(), Error> {
-        if self.by.standing.is_revoked() {
-            return Err(revoked());
-        }
+        self.not_revoked()?;
         match self.by.expires_at {
             Some(at) if at <= now => Err(expired(at)),
             Some(_) | None => Ok(()),

@@ -73,15 +73,7 @@ impl Service {
         make: impl Fn(&mut Tx<'_>) -> TxResult<T> + Send + 'static,
     ) -> Result<T, Error> {
         let (key, by) = (Key::of(call), call.clone());
-        let done = audit::Entry {
-            actor: call.by.name.clone(),
-            token_id: call.by.token_id.to_string(),
-            role: call.by.role.to_string(),
-            call: call.name.to_owned(),
-            target: call.target().to_owned(),
-            request_id: call.request_id.clone(),
-            ..audit::Entry::default()
-        };
+        let done = crate::audit::of(call);
         self.store()
             .write(&call.by.caller(), entity, move |tx| {
                 if let Some(key) = &key

@@ -84,6 +84,14 @@ impl Weigh for Entry {
 const CHECK_BYTES: usize = 8;
 const TOKEN_MAX: usize = 512;
 
+fn bad_token() -> Error {
+    Error::new(
+        Reason::InvalidPageToken,
+        "page_token: not a token of this list and filter; use next_page_token as it was given, with the same filter",
+    )
+    .with("field", "page_token")
+}
+
 impl PageRequest {
     pub(crate) fn size(&self) -> Result<usize, Error> {
         match usize::try_from(self.page_size) {
@@ -100,20 +108,22 @@ impl PageRequest {
         if self.page_token.is_empty() {
             return Ok(String::new());
         }
-        let bad = || {
-            Error::new(
-                Reason::InvalidPageToken,
-                "page_token: not a token of this list and filter; use next_page_token as it was given, with the same filter",
-            )
-            .with("field", "page_token")
-        };
         if self.page_token.len() > TOKEN_MAX {
-            return Err(bad());
+            return Err(bad_token());
         }
-        let bytes = URL_SAFE_NO_PAD.decode(&self.page_token).map_err(|_| bad())?;
-        let (check, key) = bytes.split_at_checked(CHECK_BYTES).ok_or_else(bad)?;
-        let key = std::str::from_utf8(key).ok().filter(|k| !k.chars().any(char::is_control)).ok_or_else(bad)?;
-        if check == self.check(list, key) { Ok(key.to_owned()) } else { Err(bad()) }
+        let bytes = URL_SAFE_NO_PAD.decode(&self.page_token).map_err(|_| bad_token())?;
+        let (check, key) = bytes.split_at_checked(CHECK_BYTES).ok_or_else(bad_token)?;
+        let key = std::str::from_utf8(key).ok().filter(|k| !k.chars().any(char::is_control)).ok_or_else(bad_token)?;
+        if check == self.check(list, key) { Ok(key.to_owned()) } else { Err(bad_token()) }
+    }
+
+    /// The number to go on from, where the key is one; `None` at the beginning.
+    pub(crate) fn number(&self, list: &str) -> Result<Option<u64>, Error> {
+        match self.cursor(list)?.as_str() {
+            "" => Ok(None),
+            // anybody can make a token up: its check is no secret
+            key => key.parse().map(Some).map_err(|_| bad_token()),
+        }
     }
 
     /// Ties a token to its list and filter, and catches a damaged one. Not a secret.
@@ -197,6 +207,19 @@ mod tests {
             assert_eq!(r.cursor("machines").map_err(|e| e.reason), Err(Reason::InvalidPageToken), "{bad}");
         }
         assert_eq!(request.page("machines", vec!["a"], 2, |s| (*s).to_owned()).next_page_token, "", "the last page");
+    }
+
+    #[test]
+    fn a_token_that_was_made_up_is_refused_where_a_number_belongs() {
+        let request = PageRequest::default();
+        let number = |key: &str| {
+            let page = request.page("audit", vec![key, key], 1, |s| (*s).to_owned());
+            PageRequest { page_token: page.next_page_token, ..request.clone() }.number("audit").map_err(|e| e.reason)
+        };
+        assert_eq!((request.number("audit"), number("7")), (Ok(None), Ok(Some(7))));
+        for bad in ["x", "-1", "99999999999999999999"] {
+            assert_eq!(number(bad), Err(Reason::InvalidPageToken), "{bad}");
+        }
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub enum Status {
 }
 
 impl Status {
-    const ALL: [Status; 7] = [
+    pub const ALL: [Status; 7] = [
         Status::Ready,
         Status::Running,
         Status::Waiting,

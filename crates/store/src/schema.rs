@@ -193,11 +193,16 @@ mod tests {
         migrate_with(&mut db, now, &MIGRATIONS[..1]).expect("as the first version left it");
         let insert = "INSERT INTO machines(machine_id, version, phase, phase_set_by, phase_set_at, previous_phase, provider, location, rack, serial_number, system_uuid, customer_id, target_cluster_ref, ssh_endpoint, bmc_endpoint, credentials_ref, mac_addresses, labels, conditions, created_at, updated_at) VALUES ('m-1', 7, 'MAINTENANCE', 'executor', 1, '', 'sim', '', '', '', '', '', '', '', '', '', '[]', '{}', '[{\"type\":\"NeedsIntervention\",\"status\":true,\"reason\":\"RunFailed\",\"message\":\"x\",\"last_transition\":1,\"observed_at\":1}]', 1, 1)";
         db.exec(insert, &[]).expect("inserts");
+        let insert = "INSERT INTO tokens(token_id, hash, prefix, name, role, created_at) VALUES ('tok_1', 'h', 'mwt_abcd', 'admin', 'admin', 1)";
+        db.exec(insert, &[]).expect("inserts");
         migrate(&mut db, now).expect("the next version migrates");
         let mut tx = crate::tx::Tx::new(&mut db, now);
         let m = crate::machine::get(&mut tx, &domain::MachineId::from_text("m-1")).expect("reads").expect("is there");
         assert_eq!((m.version, m.phase, m.conditions.len()), (7, domain::machine::Phase::Maintenance, 1));
         assert_eq!((m.observation.is_none(), m.conditions[0].reason.as_str()), (true, "RunFailed"));
+        let token = crate::token::by_hash(&mut tx, "h").expect("reads").expect("is there");
+        assert_eq!((token.role, token.customer_id.as_str()), (domain::token::Role::Admin, ""));
+        assert_eq!(token.valid(now), Ok(()), "who could administer still can");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! How a command ends: one error type, its exit code, and what is said about it on stderr.
 
 use super::output::Format;
+use api::code_name;
 use std::error::Error as _;
 use std::fmt;
 use std::io::Write as _;
@@ -67,29 +68,6 @@ impl Exit {
             Exit::Unreachable => "UNAVAILABLE",
             Exit::Interrupted => "CANCELLED",
         }
-    }
-}
-
-/// A code as its name is spelt in gRPC.
-const fn code_name(code: Code) -> &'static str {
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "CANCELLED",
-        Code::Unknown => "UNKNOWN",
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::DeadlineExceeded => "DEADLINE_EXCEEDED",
-        Code::NotFound => "NOT_FOUND",
-        Code::AlreadyExists => "ALREADY_EXISTS",
-        Code::PermissionDenied => "PERMISSION_DENIED",
-        Code::ResourceExhausted => "RESOURCE_EXHAUSTED",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Aborted => "ABORTED",
-        Code::OutOfRange => "OUT_OF_RANGE",
-        Code::Unimplemented => "UNIMPLEMENTED",
-        Code::Internal => "INTERNAL",
-        Code::Unavailable => "UNAVAILABLE",
-        Code::DataLoss => "DATA_LOSS",
-        Code::Unauthenticated => "UNAUTHENTICATED",
     }
 }
 

@@ -174,6 +174,24 @@ on_both!(an_expired_token_is_refused_and_its_streams_end, |api| async move {
     assert_eq!(state.as_deref(), Some("expired"));
 });
 
+// a file with somebody else's token, or with one that is good no longer, leaves the fleet no administrator
+#[tokio::test]
+async fn only_what_administers_the_fleet_is_an_administrators_token() {
+    let api = Api::new().await;
+    let access = api.server.service.access();
+    let mut others = Vec::new();
+    for (role, customer) in [("viewer", ""), ("operator", ""), ("admin", "acme")] {
+        others.push(caller(&api, "other", role, customer).await.secret);
+    }
+    let revoked = caller(&api, "revoked", "admin", "").await;
+    root(&api).await.revoke(&revoked.token.token_id).await.expect("revokes");
+    others.push(revoked.secret);
+    for secret in others {
+        assert_eq!(access.add_admin(&secret, "admin").await, Ok(false));
+    }
+    assert_eq!(access.add_admin(&api.server.token, "admin").await, Ok(true));
+}
+
 // issue 3: the last administrator cannot be revoked
 on_both!(the_last_administrator_stays, |api| async move {
     let root = root(&api).await;

@@ -2,11 +2,9 @@
 
 use crate::client::{Event, Http};
 use crate::fixture::{Api, start};
-use crate::world::World;
+use crate::world::{World, serving};
 use serde_json::json;
 use std::time::Duration;
-use testkit::fleet::{Database, Fleet, quick};
-use tokio_util::sync::CancellationToken;
 
 fn ids(events: &[Event]) -> Vec<u64> {
     events.iter().filter_map(|e| e.id).collect()
@@ -110,23 +108,13 @@ async fn an_error_in_the_middle_is_an_event() {
 // a quiet stream gives signs of life
 #[tokio::test]
 async fn a_quiet_stream_is_alive() {
-    let fleet = tokio::task::spawn_blocking(|| Fleet::new(Database::Sqlite, 1)).await.expect("a fleet");
-    let engine = fleet.engine(quick("test"), None);
-    let service = fleet.service(&engine).await;
-    let token = service::new_secret().expect("randomness");
-    service.access().add_admin(&token, "tester").await.expect("a token");
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    let stop = CancellationToken::new();
     let options = api::ServerOptions { heartbeat: Duration::from_millis(50), ..Default::default() };
-    let serving = tokio::spawn(api::serve(listener, service.clone(), options, stop.clone()));
-    let mut events = Http { url, token }.events("/api/v1/runs:watch", &[]).await;
+    let (http, server) = serving(options).await;
+    let mut events = http.events("/api/v1/runs:watch", &[]).await;
     for _ in 0..3 {
         assert_eq!(events.block().await.as_deref(), Some(": still here"));
     }
-    service.close();
-    stop.cancel();
-    serving.await.expect("ends").expect("stops");
+    drop(server.stop().await);
 }
 
 // readers that leave, or never read, cost nothing and hold nobody up

@@ -2,11 +2,10 @@
 //! is held up.
 
 use crate::client::{Answer, Http, Wire};
-use crate::world::World;
+use crate::world::{World, serving};
+use api::ServerOptions;
 use serde_json::json;
 use std::time::Duration;
-use testkit::fleet::{Database, Fleet, quick};
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 const MACHINES: &str = "/api/v1/machines";
 const JSON: (&str, &str) = ("Content-Type", "application/json");
@@ -136,25 +135,11 @@ async fn a_body_without_end_is_cut_off() {
     is_unharmed(&world).await;
 }
 
-/// A server that waits only a little for bodies.
-async fn hasty() -> (Http, DropGuard) {
-    let fleet = tokio::task::spawn_blocking(|| Fleet::new(Database::Sqlite, 1)).await.expect("a fleet");
-    let engine = fleet.engine(quick("test"), None);
-    let service = fleet.service(&engine).await;
-    let token = service::new_secret().expect("randomness");
-    service.access().add_admin(&token, "tester").await.expect("a token");
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let url = format!("http://{}", listener.local_addr().expect("an address"));
-    let stop = CancellationToken::new();
-    let options = api::ServerOptions { body_within: Duration::from_millis(300), ..Default::default() };
-    tokio::spawn(api::serve(listener, service, options, stop.clone()));
-    (Http { url, token }, stop.drop_guard())
-}
-
 // slow senders are not waited for
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_does_not_arrive_is_given_up() {
-    let (http, _server) = hasty().await;
+    let options = ServerOptions { body_within: Duration::from_millis(300), ..Default::default() };
+    let (http, _server) = serving(options).await;
     let mut slow: Vec<Wire> = Vec::new();
     for _ in 0..10 {
         let mut wire = http.wire().await;
@@ -166,6 +151,40 @@ async fn a_body_that_does_not_arrive_is_given_up() {
         let error = wire.answer().await.refused(504, "DEADLINE_EXCEEDED");
         assert_eq!(error["code"], "DEADLINE_EXCEEDED");
     }
+}
+
+// nor is who connects and does not say what for: with every place taken, others are served in the end
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_says_nothing_keeps_no_place() {
+    let options =
+        ServerOptions { connections_max: 2, headers_within: Duration::from_millis(300), ..Default::default() };
+    let (http, _server) = serving(options).await;
+    for said in ["", "PRI * HTTP/2", "GET /api"] {
+        let mut silent = [http.wire().await, http.wire().await];
+        for wire in &mut silent {
+            wire.send(said.as_bytes()).await;
+        }
+        http.get(MACHINES).await.ok();
+    }
+}
+
+// a token that is taken back while its request arrives changes nothing any more
+#[tokio::test]
+async fn a_request_that_outlives_its_token_is_refused() {
+    let world = World::new().await;
+    let created = world.http.post("/api/v1/tokens", &json!({"name": "late", "role": "operator"})).await.ok();
+    let late = Http { url: world.http.url.clone(), token: created["secret"].as_str().expect("a secret").to_owned() };
+    let body = r#"{"machine_id": "m-1"}"#;
+    let mut wire = late.wire().await;
+    let opening = late.opening("POST", MACHINES, &[JSON, ("Expect", "100-continue")]);
+    wire.send(format!("{opening}Content-Length: {}\r\n\r\n", body.len()).as_bytes()).await;
+    // its body is asked for: it has been let in
+    assert_eq!(wire.head().await.status, 100);
+    let id = created["token"]["token_id"].as_str().expect("an id");
+    world.http.send("DELETE", &format!("/api/v1/tokens/{id}"), &[], b"").await.ok();
+    wire.send(body.as_bytes()).await;
+    wire.answer().await.refused(401, "TOKEN_REVOKED");
+    is_unharmed(&world).await;
 }
 
 #[tokio::test]

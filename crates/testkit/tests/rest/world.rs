@@ -3,9 +3,12 @@
 use crate::client::{Answer, Http};
 use crate::fixture::{Api, start};
 use crate::raw;
+use api::ServerOptions;
 use prost_reflect::MethodDescriptor;
 use prost_reflect::prost::Message as _;
 use serde_json::{Value, json};
+use testkit::fleet::{Database, Fleet, quick};
+use testkit::server::TestServer;
 use tonic::Status;
 use tonic_types::StatusExt as _;
 
@@ -29,6 +32,13 @@ impl World {
         let run = world.api.carry_out(start("m-1", "REBOOT", "req-1")).await;
         (world, run.run_id)
     }
+}
+
+/// A server with bounds of its own.
+pub async fn serving(options: ServerOptions) -> (Http, TestServer) {
+    let fleet = tokio::task::spawn_blocking(|| Fleet::new(Database::Sqlite, 1)).await.expect("a fleet");
+    let server = TestServer::start_serving(fleet, quick("test"), options).await;
+    (Http { url: server.url.clone(), token: server.token.clone() }, server)
 }
 
 /// What came of a call, in terms that both doors share.

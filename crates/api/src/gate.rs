@@ -6,6 +6,7 @@ use crate::sight::{REQUEST_ID, RequestId};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
+use axum::http::request::Parts;
 use axum::middleware::Next;
 use axum::response::Response;
 use domain::{Error, Reason};
@@ -58,6 +59,12 @@ pub(crate) async fn gate(State(service): State<Service>, mut request: Request, n
         service.audit_refusal(&call, rule, &error).await;
     }
     response
+}
+
+/// Puts on record what was refused before it could become a call: a REST request that does not read.
+pub(crate) async fn refused_before(service: &Service, by: Arc<Principal>, rule: &Rule, parts: &Parts, error: &Error) {
+    let request_id = parts.extensions.get::<RequestId>().map_or(String::new(), |id| id.as_str().to_owned());
+    service.audit_refusal(&Call::new(by, rule.call, request_id, None), rule, error).await;
 }
 
 fn refuse(e: Error) -> Response {

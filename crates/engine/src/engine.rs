@@ -174,6 +174,17 @@ impl Engine {
         self.end_from_outside(tx, execution, Status::Terminated, "terminated", by, reason)
     }
 
+    /// Writes the product's rows for an execution whose end never reached them.
+    pub fn record_end(
+        &self,
+        tx: &mut store::Tx<'_>,
+        execution: &Execution,
+        by: &str,
+        reason: &str,
+    ) -> store::TxResult<()> {
+        self.workflow(execution)?.record_ended_from_outside(tx, execution, by, reason)
+    }
+
     fn end_from_outside(
         &self,
         tx: &mut store::Tx<'_>,

@@ -42,7 +42,9 @@ impl Service {
         }
         let Some(count) = self.access().strangers.sample() else { return };
         let entry = Entry { call: bounded(call), request_id: bounded(request_id), count, ..refused(error) };
-        self.record(Caller::new("strangers"), entry).await;
+        // known once, and good no longer
+        let token_id = error.details.get("token_id").cloned().unwrap_or_default();
+        self.record(Caller::new("strangers"), Entry { token_id, ..entry }).await;
     }
 
     async fn record(&self, caller: Caller, entry: Entry) {

@@ -5,11 +5,13 @@ use crate::machines::required;
 use crate::{Call, Page, PageRequest, Service};
 use domain::limits::COMMENT_MAX;
 use domain::machine::check_text;
-use domain::{Error, ExecutionId, Reason};
+use domain::run::{Run, START_WITHIN};
+use domain::{Error, ExecutionId, MachineId, Reason, RunId};
 use std::sync::Arc;
-use store::execution::{self, Execution, JournalRow};
+use store::execution::{self, Execution, JournalRow, NewExecution};
 use store::switch::{self, Freeze};
 use store::{Tx, TxResult};
+use workflow::{RUN_WORKFLOW, RUN_WORKFLOW_VERSION};
 
 /// Entries shown of one journal.
 const JOURNAL_MAX: usize = 1000;
@@ -26,12 +28,43 @@ fn not_found(id: &str) -> Error {
 }
 
 /// By its own id, or by that of the run it carries out.
+fn look_up(tx: &mut Tx<'_>, id: &str) -> TxResult<Option<Execution>> {
+    match execution::get(tx, &ExecutionId::from_text(id))? {
+        Some(e) => Ok(Some(e)),
+        None => execution::by_subject(tx, id),
+    }
+}
+
 fn find(tx: &mut Tx<'_>, id: &str) -> TxResult<Execution> {
-    let found = match execution::get(tx, &ExecutionId::from_text(id))? {
-        Some(e) => Some(e),
-        None => execution::by_subject(tx, id)?,
-    };
-    Ok(found.ok_or_else(|| not_found(id))?)
+    Ok(look_up(tx, id)?.ok_or_else(|| not_found(id))?)
+}
+
+/// The run of that id, if it has not ended.
+fn active_run(tx: &mut Tx<'_>, id: &str) -> TxResult<Option<Run>> {
+    Ok(store::run::get(tx, &RunId::from_text(id))?.filter(|r| !r.phase.is_terminal()))
+}
+
+/// In the place of an execution that is gone, so that its run can be ended as any other.
+fn stand_in(tx: &mut Tx<'_>, id: &ExecutionId, run: &Run) -> TxResult<Execution> {
+    execution::insert(
+        tx,
+        &NewExecution {
+            id,
+            workflow: RUN_WORKFLOW,
+            workflow_version: RUN_WORKFLOW_VERSION,
+            subject: run.id.as_str(),
+            machine_id: &run.machine_id,
+            start_within: START_WITHIN,
+        },
+    )?;
+    find(tx, id.as_str())
+}
+
+fn machine_of(tx: &mut Tx<'_>, id: &str) -> TxResult<MachineId> {
+    if let Some(execution) = look_up(tx, id)? {
+        return Ok(execution.machine_id);
+    }
+    Ok(active_run(tx, id)?.ok_or_else(|| not_found(id))?.machine_id)
 }
 
 fn still_open(e: &Execution) -> Result<(), Error> {
@@ -95,7 +128,29 @@ impl Service {
         required("reason", reason)?;
         check_text("reason", reason, COMMENT_MAX)?;
         let (engine, actor, reason) = (self.engine().clone(), call.by.name.clone(), reason.to_owned());
-        self.change_execution(call, id, move |tx, e| engine.terminate(tx, e, &actor, &reason)).await
+        let id = required("execution_id", id)?;
+        let looked = id.clone();
+        let machine = self.store().read(move |tx| machine_of(tx, &looked)).await?;
+        let fresh = ExecutionId::generate(self.store().ambient().uuid());
+        let key = machine.to_string();
+        self.change(call, &key, move |tx| {
+            store::machine::get_for_update(tx, &machine)?;
+            let execution = match (look_up(tx, &id)?, active_run(tx, &id)?) {
+                (Some(execution), _) => execution,
+                (None, Some(run)) => stand_in(tx, &fresh, &run)?,
+                (None, None) => return Err(not_found(&id).into()),
+            };
+            if !execution.status.is_terminal() {
+                engine.terminate(tx, &execution, &actor, &reason)?;
+            } else if active_run(tx, &execution.subject)?.is_some() {
+                // its end never reached the run, which would hold its machine for ever
+                engine.record_end(tx, &execution, &actor, &reason)?;
+            } else {
+                still_open(&execution)?;
+            }
+            find(tx, execution.id.as_str())
+        })
+        .await
     }
 
     async fn change_execution(

@@ -65,6 +65,16 @@ fn find(tx: &mut Tx<'_>, id: &str) -> TxResult<Token> {
     Ok(token::get(tx, &TokenId::from_text(id))?.ok_or_else(|| not_found(id))?)
 }
 
+/// Not if nobody could administer the fleet then.
+pub(crate) fn may_revoke(tx: &mut Tx<'_>, token: &Token) -> TxResult<Result<(), Error>> {
+    let admin = token.role == Role::Admin && token.customer_id.is_empty() && token.state == TokenState::Active;
+    if admin && token::count_other_admins(tx, &token.id)? == 0 {
+        let message = format!("token {} is the last that can administer the fleet; create another first", token.id);
+        return Ok(Err(Error::new(Reason::LastAdmin, message)));
+    }
+    Ok(Ok(()))
+}
+
 impl Service {
     pub async fn list_tokens(&self, request: &PageRequest) -> Result<Page<Token>, Error> {
         let size = request.size()?;
@@ -115,14 +125,7 @@ impl Service {
             .change(call, "tokens", move |tx| {
                 token::lock_admins(tx)?;
                 let there = find(tx, key.as_str())?;
-                let admin = there.role == Role::Admin && there.customer_id.is_empty();
-                if admin && there.state == TokenState::Active && token::count_other_admins(tx, &key)? == 0 {
-                    return Err(Error::new(
-                        Reason::LastAdmin,
-                        format!("token {key} is the last that can administer the fleet; create another first"),
-                    )
-                    .into());
-                }
+                may_revoke(tx, &there)??;
                 Ok(token::revoke(tx, &key, &cause)?.ok_or_else(|| not_found(key.as_str()))?)
             })
             .await?;

@@ -99,6 +99,7 @@ const MIGRATIONS: &[&[&str]] = &[&[
         request_id {key} NOT NULL, count BIGINT NOT NULL)",
     "CREATE INDEX audit_by_target ON audit(target, number)",
     "CREATE INDEX audit_by_actor ON audit(actor, number)",
+    "CREATE INDEX audit_by_request ON audit(request_id, number)",
     "CREATE INDEX idempotency_by_age ON idempotency(scope, at)",
     // beside the machines: to be seen raises nobody's version
     "CREATE TABLE observations(

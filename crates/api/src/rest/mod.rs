@@ -14,7 +14,7 @@ mod text;
 mod tree;
 
 use crate::error::to_status;
-use crate::gate::authenticate;
+use crate::gate::{authenticate, refused_before};
 use crate::json::{Json, decode, pool};
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -30,7 +30,8 @@ pub use openapi::openapi;
 use prost::Message as _;
 use request::Brought;
 use route::{Route, Takes};
-use service::Service;
+use service::access_table::rule_of;
+use service::{Principal, Service};
 use std::sync::Arc;
 use std::time::Duration;
 use stream::Messages;
@@ -92,7 +93,7 @@ impl Rest {
     async fn handle(&self, mut parts: Parts, body: Body) -> Result<Response, Status> {
         // before anything is read or told
         let by = authenticate(&self.service, &parts.headers, parts.uri.path()).await.map_err(to_status)?;
-        parts.extensions.insert(by);
+        parts.extensions.insert(by.clone());
         let path = text::segments(parts.uri.path()).map_err(to_status)?;
         let head = parts.method == Method::HEAD;
         let method = if head { Method::GET } else { parts.method.clone() };
@@ -102,7 +103,15 @@ impl Rest {
             Found::Target(Target::Call(route), captured) => {
                 // a caller may have said HEAD: the call does not care
                 parts.method = method;
-                self.call(route, &captured, parts, body).await
+                match self.message(route, &captured, &by, &parts, body).await {
+                    Ok(message) => self.call(route, parts, message).await,
+                    Err(e) => {
+                        if let Some(rule) = rule_of(route.grpc.path().trim_start_matches('/')) {
+                            refused_before(&self.service, by, rule, &parts, &e).await;
+                        }
+                        Err(to_status(e))
+                    }
+                }
             }
             Found::Target(Target::OpenApi, _) => Ok(json(StatusCode::OK, self.openapi.clone())),
             Found::Others(methods) if parts.method == Method::OPTIONS => Ok(options(&methods)),
@@ -114,12 +123,25 @@ impl Rest {
         }
     }
 
-    async fn call(&self, route: &Arc<Route>, captured: &[&str], parts: Parts, body: Body) -> Result<Response, Status> {
-        let body = self.body(route, &parts.headers, body).await.map_err(to_status)?;
+    /// The call's message, out of path, query and body. Nothing is read for those who may not call at all.
+    async fn message(
+        &self,
+        route: &Route,
+        captured: &[&str],
+        by: &Principal,
+        parts: &Parts,
+        body: Body,
+    ) -> Result<Vec<u8>, Error> {
+        if let Some(rule) = rule_of(route.grpc.path().trim_start_matches('/')) {
+            by.may(rule)?;
+        }
+        let body = self.body(route, &parts.headers, body).await?;
         let last_event = text::header(&parts.headers, &LAST_EVENT_ID);
         let brought = Brought { captured, query: parts.uri.query(), body: &body, last_event };
-        let message = request::message(route, &brought).map_err(to_status)?.encode_to_vec();
-        drop(body);
+        Ok(request::message(route, &brought)?.encode_to_vec())
+    }
+
+    async fn call(&self, route: &Arc<Route>, parts: Parts, message: Vec<u8>) -> Result<Response, Status> {
         let plain = route.raw.is_some() && text::wants_plain_text(&parts.headers);
         let request = call::request(parts, message);
         if !route.streams() {

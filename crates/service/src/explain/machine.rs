@@ -127,7 +127,13 @@ impl MachineFacts {
                 ..base
             };
         }
-        let waiting_for = waits_for(m.phase, provider);
+        let waiting_for = match (m.phase, &self.provider, &self.frozen) {
+            (Phase::FactoryReady, Err(e), _) => format!("a provider that can look at it: {}", e.message),
+            (Phase::FactoryReady, Ok(()), Some(freeze)) if m.observation.is_some() => {
+                format!("somebody to unfreeze: {} ({})", freeze.reason, freeze.by)
+            }
+            (phase, _, _) => waits_for(phase, provider),
+        };
         let because = match self.needs_person() {
             Some(message) => format!("; somebody must look: {message}"),
             None if waiting_for.is_empty() => String::new(),
@@ -214,6 +220,13 @@ impl MachineFacts {
                 self.may_set(to),
             ));
         }
+        if self.provider.is_err() {
+            let (rpc, command) = (
+                "baremetal.v1.MachineService/UpdateMachine",
+                format!("millwright machine update {} --provider NAME", m.id),
+            );
+            actions.push(Action::new(call, rpc, "name its provider", command, self.may_name_provider(call)));
+        }
         if self.frozen.is_some() {
             let rpc = "millwright.v1.EngineService/Unfreeze";
             actions.push(Action::new(call, rpc, "unfreeze", "millwright unfreeze".to_owned(), Ok(())));
@@ -232,10 +245,16 @@ impl MachineFacts {
         self.unable.iter().find(|u| u.0 == run_type).map_or(Ok(()), |u| Err(u.1.clone()))
     }
 
+    fn may_name_provider(&self, call: &Call) -> Result<(), Error> {
+        if call.by.is_scoped() {
+            return Err(Error::new(Reason::OutOfScope, "a token of one customer may change labels only"));
+        }
+        Ok(())
+    }
+
     fn may_set(&self, to: Phase) -> Result<(), Error> {
         let from = self.machine.phase;
         match judge(Some(from), to, SET_PHASE, Owner::Operator) {
-            // the cluster itself is asked when the move is made
             Verdict::Allowed(Guard::None) => Ok(()),
             Verdict::Allowed(Guard::NoActiveRun | Guard::Inspected) => no_active_run(&self.machine),
             Verdict::Allowed(Guard::InClusterAndNoActiveRun) => {
@@ -244,7 +263,16 @@ impl MachineFacts {
                     let message = "its cluster would have to confirm it, and spec.target_cluster_ref is empty";
                     return Err(Error::new(Reason::NotConfirmed, message));
                 }
-                self.provider.clone()
+                self.provider.clone()?;
+                match self.machine.observation.as_ref().and_then(|o| o.get(ConditionType::InCustomerCluster)) {
+                    // the cluster itself is asked when the move is made; this is what it said last
+                    Some(seen) if !seen.condition.status => {
+                        let c = &seen.condition;
+                        let message = format!("its cluster does not confirm it ({}); join it by a run", c.reason);
+                        Err(Error::new(Reason::NotConfirmed, message))
+                    }
+                    Some(_) | None => Ok(()),
+                }
             }
             Verdict::NotYours(owner) => {
                 Err(Error::new(Reason::NotYourTransition, format!("from {from} it is made by the {owner}")))

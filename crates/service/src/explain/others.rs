@@ -1,7 +1,7 @@
 //! Why for what has little to wait for: executions (as their runs), plans and tokens.
 
 use super::{Action, Explanation, run};
-use crate::{Call, plans};
+use crate::{Call, plans, tokens};
 use domain::token::{Role, Token, TokenState};
 use domain::{ExecutionId, Reason, RunId, TokenId};
 use store::{Failure, Tx, TxResult, execution, token};
@@ -22,7 +22,7 @@ pub(super) fn explain(tx: &mut Tx<'_>, call: &Call, id: &str) -> TxResult<Option
         && !call.by.is_scoped()
         && let Some(token) = token::get(tx, &TokenId::from_text(id))?
     {
-        return Ok(Some(of_token(tx, call, &token)));
+        return of_token(tx, call, &token).map(Some);
     }
     match plans::find(tx, id) {
         Ok(plan) => Ok(Some(Explanation {
@@ -46,26 +46,28 @@ pub(super) fn explain(tx: &mut Tx<'_>, call: &Call, id: &str) -> TxResult<Option
     }
 }
 
-fn of_token(tx: &mut Tx<'_>, call: &Call, token: &Token) -> Explanation {
+fn of_token(tx: &mut Tx<'_>, call: &Call, token: &Token) -> TxResult<Explanation> {
     let state = token.state_text(tx.now());
     let because = match (token.state, token.expires_at) {
         (TokenState::Revoked, _) => format!(" by {}", token.revoked_by),
+        (TokenState::Active, Some(at)) if at <= tx.now() => format!(" since {at}"),
         (TokenState::Active, Some(at)) => format!("; it expires at {at}"),
         (TokenState::Active, None) => "; it does not expire".to_owned(),
     };
     let scope =
         if token.customer_id.is_empty() { "the fleet".to_owned() } else { format!("customer {}", token.customer_id) };
     let open = match token.state {
-        TokenState::Active => Ok(()),
+        TokenState::Active => tokens::may_revoke(tx, token)?,
         TokenState::Revoked => Err(domain::Error::new(Reason::TokenRevoked, "it is revoked already")),
     };
-    Explanation {
+    let ended = token.revoked_at.or(token.expires_at.filter(|at| *at <= tx.now()));
+    Ok(Explanation {
         id: token.id.to_string(),
         kind: "token",
         state: state.to_owned(),
         projected: state.to_owned(),
         at_rest: true,
-        since: Some(token.revoked_at.unwrap_or(token.created_at)),
+        since: Some(ended.unwrap_or(token.created_at)),
         summary: format!("token {} ({}, {} for {scope}) is {state}{because}", token.id, token.name, token.role),
         deadline: token.expires_at,
         actions: vec![Action::new(
@@ -76,5 +78,5 @@ fn of_token(tx: &mut Tx<'_>, call: &Call, token: &Token) -> Explanation {
             open,
         )],
         ..Explanation::default()
-    }
+    })
 }

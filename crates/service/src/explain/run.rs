@@ -95,7 +95,7 @@ impl RunFacts {
                 .push(format!("all automation is frozen by {} since {}: {}", freeze.by, freeze.since, freeze.reason));
         }
         let Some(e) = &self.execution else {
-            problems.push("the engine has no record of this run: terminate it, and say so to us".to_owned());
+            problems.push("the engine has no record of this run, which must not happen: terminate it".to_owned());
             return Explanation {
                 summary,
                 since,
@@ -184,6 +184,10 @@ impl RunFacts {
     /// Once is enough: asking again changes nothing.
     pub(super) fn may_cancel(&self) -> Result<(), Error> {
         self.may_terminate()?;
+        if self.execution.as_ref().is_none_or(|e| e.status.is_terminal()) {
+            let message = "nothing carries it out any more; terminate ends it";
+            return Err(Error::new(Reason::RunAlreadyEnded, message));
+        }
         match self.execution.as_ref().and_then(|e| e.cancel.as_ref()) {
             Some(cancel) => {
                 let message = format!("{} has asked for it already; terminate if it cannot finish", cancel.by);

@@ -195,3 +195,26 @@ async fn bad_engine_calls_are_refused() {
     refused(terminate(&api, &run.run_id, "late").await, Code::FailedPrecondition, "RUN_ALREADY_ENDED");
     refused(cancel(&api, &run.run_id).await, Code::FailedPrecondition, "RUN_ALREADY_ENDED");
 }
+
+// promise 1: no state without a way out, not even one that only damage can make
+on_both!(a_run_whose_execution_has_ended_without_it_can_be_ended, |api| async move {
+    api.sim("m-1", &[("sim.fault.reboot", "hang")]).await;
+    let run = api.start(start("m-1", "REBOOT", "r1")).await.run_id;
+    api.at_step(&run, "reboot").await;
+    let store = api.server.service.store().clone();
+    let subject = run.clone();
+    let end = move |tx: &mut store::Tx<'_>| {
+        let execution = store::execution::by_subject(tx, &subject)?.expect("is there");
+        let entry = store::execution::Entry { entry: "damage", detail: serde_json::json!({}) };
+        store::execution::end_from_outside(tx, &execution, store::execution::Status::Failed, &entry)
+    };
+    assert_eq!(store.write(&store::Caller::new("test"), "m-1", end).await, Ok(true));
+    let why = api.server.service.explain(&testkit::fleet::admin(), &run).await.expect("explains");
+    let allowed: Vec<&str> = why.actions.iter().filter(|a| a.allowed).map(|a| a.name.as_str()).collect();
+    assert_eq!(allowed, ["terminate"], "{why:?}");
+    terminate(&api, &run, "left behind").await.expect("ends the run");
+    let ended = api.run(&run).await;
+    assert_eq!(ended.phase(), RunPhase::Canceled);
+    assert_eq!(api.phase("m-1").await, Phase::Maintenance, "and lets the machine go");
+    refused(terminate(&api, &run, "again").await, Code::FailedPrecondition, "RUN_ALREADY_ENDED");
+});

@@ -82,7 +82,8 @@ on_both!(open_streams_end_with_their_token, |api| async move {
     let logs = pb::StreamRunLogsRequest { run_id: run.clone(), ..Default::default() };
     let logs = who.runs().stream_run_logs(logs).await.expect("begins").into_inner();
     let events = who.events().watch_events(mw::WatchEventsRequest::default()).await.expect("begins").into_inner();
-    let other = caller(&api, "other", "viewer", "").await;
+    let other = caller(&api, "other", "admin", "").await;
+    let viewer = caller(&api, "viewer", "viewer", "").await;
     let mut others = other.events().watch_events(mw::WatchEventsRequest::default()).await.expect("begins").into_inner();
     root(&api).await.revoke(&who.token.token_id).await.expect("revokes");
     for stream in watching {
@@ -93,6 +94,8 @@ on_both!(open_streams_end_with_their_token, |api| async move {
     // somebody else's go on, and tell of it
     let told = within("an event", others.message()).await.expect("no error").expect("an event");
     assert_eq!((told.kind.as_str(), told.to.as_str(), told.id), ("token", "revoked", who.token.token_id));
+    // but only to those who may list tokens
+    assert_eq!(viewer.all_events("kind=token").await, []);
 });
 
 /// Much to say: runs whose every event carries seven kilobytes.

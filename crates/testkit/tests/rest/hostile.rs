@@ -226,3 +226,32 @@ async fn strangers_do_not_get_to_send() {
     wire.send(format!("{opening}Content-Length: 4000000\r\n\r\n{{").as_bytes()).await;
     wire.answer().await.refused(401, "TOKEN_INVALID");
 }
+
+// issue 3: each refusal is on record, also of what never became a call; and who may not is told so first
+#[tokio::test]
+async fn what_does_not_read_is_on_record() {
+    let world = World::new().await;
+    world.api.sim("m-1", &[]).await;
+    let path = "/api/v1/machines/m-1/phase";
+    world.http.post(path, &json!({"phase": "NOPE"})).await.malformed();
+    let viewer = world.http.post("/api/v1/tokens", &json!({"name": "v", "role": "viewer"})).await.ok();
+    let http = Http { url: world.http.url.clone(), token: viewer["secret"].as_str().expect("a secret").to_owned() };
+    http.post(path, &json!({"phase": "NOPE"})).await.refused(403, "ROLE_TOO_LOW");
+    let audit = world.http.get("/api/v1/audit?filter=outcome%3Drefused").await.ok();
+    let reasons: Vec<&str> =
+        audit["entries"].as_array().expect("entries").iter().filter_map(|e| e["reason"].as_str()).collect();
+    assert_eq!(reasons, ["ROLE_TOO_LOW", "INVALID_FIELD"]);
+}
+
+// what waiting does not mend says nothing of waiting; a page that is not there is not an empty 200
+#[tokio::test]
+async fn refusals_promise_nothing() {
+    let world = World::new().await;
+    let large = world.http.send("POST", MACHINES, &[JSON], &vec![b' '; 5 << 20]).await;
+    assert_eq!((large.head.status, large.head.header("retry-after")), (429, None));
+    for path in ["/", "/health", "/healthz/", "/baremetal.v1.PlanService/ListPlans"] {
+        let answer = world.http.get(path).await;
+        assert_eq!(answer.head.status, 404, "{path}");
+        assert!(answer.text().contains("NO_SUCH_PATH"), "{path}");
+    }
+}

@@ -94,3 +94,14 @@ async fn a_mask_in_the_query_is_taken_as_it_is() {
     assert_eq!((&changed["spec"]["rack"], &changed["spec"]["location"]), (&json!(""), &json!("here")));
     assert_eq!(changed["status"]["phase"], Value::from("FACTORY_READY"));
 }
+
+// docs/rest.md: an empty value counts as not given
+#[tokio::test]
+async fn an_empty_mask_in_the_query_is_none() {
+    let world = World::new().await;
+    world.api.sim("m-1", &[]).await;
+    let before = world.http.get("/api/v1/machines/m-1").await.ok();
+    let after = world.http.patch("/api/v1/machines/m-1?update_mask=", &json!({"labels": {"w": "1"}})).await.ok();
+    assert_eq!(after["spec"], before["spec"]);
+    assert_eq!(after["labels"]["w"], "1");
+}

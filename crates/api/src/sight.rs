@@ -55,11 +55,13 @@ impl RequestId {
 pub(crate) async fn identify(mut request: Request, next: Next) -> Response {
     let id = RequestId::of(request.headers());
     let path: String = request.uri().path().chars().take(PATH_MAX).collect();
+    // by its kind: a name for each id would be no name
+    let name = if path.starts_with("/api/") { format!("REST {}", request.method()) } else { path.clone() };
     // at the highest level, so that a line of any level has its id
     let span = tracing::error_span!(
         "request",
         otel.kind = "server",
-        otel.name = path,
+        otel.name = name,
         request_id = id.as_str(),
         method = %request.method(),
         path,

@@ -262,23 +262,24 @@ impl Machine {
         let observed_at = self.observation.as_ref().map(Observation::looked_at);
         let verdict = self.divergence();
         let (status, reason, message, since) = match verdict {
-            Ok((reason, since)) => (true, reason, String::new(), since),
-            Err(d) => (false, d.reason, d.message, d.since),
+            // since when they agree is not kept, and a time that moves without a flip would be a lie
+            Ok(reason) => (true, reason, String::new(), None),
+            Err(d) => (false, d.reason, d.message, Some(d.since)),
         };
         Shown {
             kind: ConditionType::Reconciled,
             status,
             reason: reason.to_owned(),
             message: short(&message),
-            last_transition: Some(since),
+            last_transition: since,
             observed_at,
             stale: false,
         }
     }
 
-    fn divergence(&self) -> Result<(&'static str, Timestamp), Divergence> {
+    fn divergence(&self) -> Result<&'static str, Divergence> {
         if !is_looked_at(self.phase) {
-            return Ok((NOT_LOOKED_AT, self.phase_set_at));
+            return Ok(NOT_LOOKED_AT);
         }
         let Some(o) = &self.observation else {
             return Err(Divergence { reason: NEVER_OBSERVED, message: String::new(), since: self.created_at });
@@ -286,7 +287,7 @@ impl Machine {
         self.unknown(o)?;
         let since = |kind| o.get(kind).map_or(o.observed_at, |s| s.condition.last_transition).max(self.phase_set_at);
         if self.running().is_some() {
-            return Ok(("RunActive", self.phase_set_at));
+            return Ok("RunActive");
         }
         let cluster = since(ConditionType::InCustomerCluster);
         let diverges = |reason, what: &str, since| {
@@ -304,7 +305,7 @@ impl Machine {
             }
             (Phase::FactoryReady | Phase::Ready, false)
             | (Phase::InService, true)
-            | (Phase::Maintenance | Phase::Rma | Phase::Retired, _) => Ok(("AsObserved", cluster)),
+            | (Phase::Maintenance | Phase::Rma | Phase::Retired, _) => Ok("AsObserved"),
         }
     }
 

@@ -1,7 +1,7 @@
 //! `millwright serve`: puts the pieces together, runs until told to stop, hands over.
 
 use crate::config::{ActiveRuns, Config};
-use crate::data_dir::DataDir;
+use crate::data_dir::{AdminToken, DataDir, Start};
 use crate::logging::Logging;
 use crate::maintenance::say;
 use crate::plan_folder;
@@ -65,7 +65,7 @@ const CANCEL_WITHIN: Duration = Duration::from_secs(30);
 pub struct Server {
     pub service: Service,
     pub address: SocketAddr,
-    pub token_file: Option<PathBuf>,
+    pub admin: AdminToken,
     data: DataDir,
     engine: Engine,
     reconciler: Reconciler,
@@ -90,9 +90,14 @@ async fn serve(options: &ServeOptions, config: &Config) -> Result<ExitCode, Stri
     let mut signals = StopSignals::listen()?;
     say(&format!("millwright {} listens on {}", env!("CARGO_PKG_VERSION"), server.url()));
     say(&format!("data folder: {}", server.data.path.display()));
-    match &server.token_file {
+    if let AdminToken::Made(_) = &server.admin {
+        say("a new administrator token was made");
+    }
+    match server.admin.file() {
         Some(path) => say(&format!("administrator token: {}", path.display())),
-        None => say("administrator token: removed from the data folder; use the one you kept"),
+        None => {
+            say("administrator token: none in the data folder; use the one you kept, or start with --new-admin-token")
+        }
     }
     let engine = server.engine.clone();
     tokio::select! {
@@ -169,7 +174,12 @@ impl Server {
         let service = Service::new(store, engine.clone(), providers.clone(), caller_limits(config))
             .await
             .map_err(|e| e.to_string())?;
-        let token_file = data.ensure_admin(service.access(), first_start || options.new_admin_token).await?;
+        let start = match first_start {
+            _ if options.new_admin_token => Start::Fresh,
+            true => Start::First,
+            false => Start::Later,
+        };
+        let admin = data.ensure_admin(service.access(), start, ambient.now()).await?;
         if let Some(folder) = &config.plans.folder {
             plan_folder::load(&service, folder).await?;
         }
@@ -192,7 +202,7 @@ impl Server {
         };
         let listening = tokio::spawn(api::serve(listener, service.clone(), serving, stop.clone()));
         let cancel_runs = config.shutdown.active_runs == ActiveRuns::Cancel;
-        Ok(Self { service, address, token_file, data, engine, reconciler, stop, encrypted, listening, cancel_runs })
+        Ok(Self { service, address, admin, data, engine, reconciler, stop, encrypted, listening, cancel_runs })
     }
 
     pub fn url(&self) -> String {

@@ -4,7 +4,7 @@ use crate::access_table::{Rule, Scope};
 use crate::standing::{CallerLimits, Sampler, Standing};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use domain::token::{self as tokens, Role, Token, TokenState};
+use domain::token::{self as tokens, Role, Token};
 use domain::{Error, Reason, Timestamp, TokenId};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -134,8 +134,9 @@ impl Access {
         Ok(self.store.read(move |tx| token::count_other_admins(tx, &nobody)).await? > 0)
     }
 
-    /// Makes a secret an administrator's token. `false`: it was one that has been revoked, and stays so.
-    pub async fn add_admin(&self, secret: &str, name: &str) -> Result<bool, Error> {
+    /// Makes a secret an administrator's token, unless it is known: whose it is then is the answer, and
+    /// nothing was changed.
+    pub async fn add_admin(&self, secret: &str, name: &str) -> Result<Option<Token>, Error> {
         let ambient = self.store.ambient();
         let id = TokenId::generate(ambient.uuid());
         let token = Token::new(id, name, Role::Admin, &shown(secret), ambient.now(), "system");
@@ -143,8 +144,8 @@ impl Access {
         let cause = Cause::operator("system", tokens::CREATED, "");
         self.store
             .write(&Caller::new("system"), "tokens", move |tx| match token::by_hash(tx, &hash)? {
-                Some(there) => Ok(there.state == TokenState::Active),
-                None => token::insert(tx, &token, &hash, &cause).map(|()| true),
+                Some(there) => Ok(Some(there)),
+                None => token::insert(tx, &token, &hash, &cause).map(|()| None),
             })
             .await
     }

@@ -259,6 +259,7 @@ impl Config {
             ));
         }
         self.observe.check()?;
+        crate::logging::filter(&self.log.level)?;
         match (&self.tls.cert, &self.tls.key) {
             (Some(_), None) => return Err("tls.key: is missing; tls.cert needs its private key".to_owned()),
             (None, Some(_)) => return Err("tls.cert: is missing; tls.key needs its certificate".to_owned()),

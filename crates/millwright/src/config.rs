@@ -65,7 +65,24 @@ pub struct Database {
     pub url: String,
     pub password_file: Option<PathBuf>,
     /// Only from the environment: `MILLWRIGHT_DATABASE__PASSWORD`.
-    pub password: Option<String>,
+    pub password: Option<Secret>,
+}
+
+/// A text that is used and never shown.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("(a secret)")
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -259,6 +276,7 @@ impl Config {
             ));
         }
         self.observe.check()?;
+        crate::logging::filter(&self.log.level)?;
         match (&self.tls.cert, &self.tls.key) {
             (Some(_), None) => return Err("tls.key: is missing; tls.cert needs its private key".to_owned()),
             (None, Some(_)) => return Err("tls.cert: is missing; tls.key needs its certificate".to_owned()),
@@ -326,7 +344,9 @@ mod tests {
             ],
         )
         .expect("parses");
-        assert_eq!(config.database.password.as_deref(), Some("12345"), "a text, whatever it looks like");
+        let password = config.database.password.as_ref().map(Secret::reveal);
+        assert_eq!(password, Some("12345"), "a text, whatever it looks like");
+        assert!(!format!("{config:?}").contains("12345"));
         assert_eq!((config.engine.workers, config.server.listen.as_str()), (7, "127.0.0.1:1"));
         assert_eq!(config.shutdown.active_runs, ActiveRuns::Cancel);
     }

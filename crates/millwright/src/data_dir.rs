@@ -1,5 +1,7 @@
 //! The folder that belongs to this process: its lock, its name across restarts, its first token.
 
+use domain::Timestamp;
+use domain::token::{Role, Token};
 use service::{Access, new_secret};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read as _, Write as _};
@@ -54,31 +56,83 @@ impl DataDir {
         }
     }
 
-    /// Makes sure that somebody can get in: on the first start in this folder (a restored database may be
-    /// in it) a token is written to `admin.token`. Written before it is made valid, so that a crash
-    /// between the two locks nobody out.
-    pub async fn ensure_admin(&self, access: &Access, first_start: bool) -> Result<Option<PathBuf>, String> {
+    /// Makes sure that somebody can get in. `Fresh` always writes a token of its own; otherwise one is written
+    /// on the first start in this folder (a restored database may be in it) or when nobody is left who can
+    /// administer the fleet. Written before it is made valid, so that a crash between the two locks nobody out.
+    pub async fn ensure_admin(&self, access: &Access, start: Start, now: Timestamp) -> Result<AdminToken, String> {
         let path = self.path.join("admin.token");
-        if !first_start && access.has_admin().await.map_err(|e| e.to_string())? {
-            // one that opens nothing any more is not worth pointing at
-            let opens = match read_text(&path)? {
-                Some(secret) => access.authenticate(Some(&format!("Bearer {secret}"))).await.is_ok(),
-                None => false,
-            };
-            return Ok(opens.then_some(path));
+        let needed = match start {
+            Start::Fresh => return self.fresh_admin(access, path).await,
+            Start::First => true,
+            Start::Later => !access.has_admin().await.map_err(|e| e.to_string())?,
+        };
+        let there = read_text(&path)?.unwrap_or_default();
+        if !needed {
+            // one that opens nothing any more, or less than it says, is not worth pointing at
+            let by = access.authenticate(Some(&format!("Bearer {there}"))).await;
+            let opens = by.is_ok_and(|by| by.role == Role::Admin && by.customer_id.is_empty());
+            return Ok(if opens { AdminToken::There(path) } else { AdminToken::Removed });
         }
-        let add = async |secret: &str| access.add_admin(secret, "admin").await.map_err(|e| e.to_string());
-        // one from before a crash is taken up, unless it has been revoked since
-        if let Some(secret) = read_text(&path)?.filter(|s| !s.is_empty())
-            && add(&secret).await?
-        {
-            return Ok(Some(path));
+        // one from before a crash is taken up: not any text that happens to lie there, and no lesser token
+        if has_our_form(&there) {
+            match access.add_admin(&there, "admin").await.map_err(|e| e.to_string())? {
+                None => return Ok(AdminToken::Made(path)),
+                Some(token) if administers(&token, now) => return Ok(AdminToken::There(path)),
+                Some(_) => {}
+            }
         }
+        self.fresh_admin(access, path).await
+    }
+
+    async fn fresh_admin(&self, access: &Access, path: PathBuf) -> Result<AdminToken, String> {
         let secret = new_secret().map_err(|e| e.to_string())?;
         write_private(&path, &secret)?;
-        add(&secret).await?;
-        Ok(Some(path))
+        match access.add_admin(&secret, "admin").await.map_err(|e| e.to_string())? {
+            None => Ok(AdminToken::Made(path)),
+            Some(token) => Err(format!("the fresh administrator's token is known as {} already", token.id)),
+        }
     }
+}
+
+/// Why a start looks after the administrator's token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// The first one in this folder.
+    First,
+    Later,
+    /// A fresh token was asked for.
+    Fresh,
+}
+
+/// What became of `admin.token` at a start.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AdminToken {
+    /// Valid since this start.
+    Made(PathBuf),
+    /// Valid, from before.
+    There(PathBuf),
+    /// None, or one that does not administer the fleet; somebody has kept another.
+    Removed,
+}
+
+impl AdminToken {
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            AdminToken::Made(path) | AdminToken::There(path) => Some(path),
+            AdminToken::Removed => None,
+        }
+    }
+}
+
+/// Whether a token lets its bearer administer the whole fleet.
+fn administers(token: &Token, now: Timestamp) -> bool {
+    token.valid(now).is_ok() && token.role == Role::Admin && token.customer_id.is_empty()
+}
+
+/// `mwt_` and 256 bits in base64url: nothing that a person would think of.
+fn has_our_form(secret: &str) -> bool {
+    let digits = secret.strip_prefix("mwt_").unwrap_or_default();
+    digits.len() == 43 && digits.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
 }
 
 pub fn database_in(folder: &Path) -> PathBuf {
@@ -94,11 +148,57 @@ fn read_text(path: &Path) -> Result<Option<String>, String> {
     }
 }
 
+/// A new file in the place of whatever is there: its mode, its links and those who have it open go with it.
 fn write_private(path: &Path, text: &str) -> Result<(), String> {
+    let new = path.with_extension("new");
     let write = || -> std::io::Result<()> {
-        let mut file = OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?;
+        match std::fs::remove_file(&new) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(e),
+            Ok(()) | Err(_) => {}
+        }
+        let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
         writeln!(file, "{text}")?;
-        file.sync_all()
+        file.sync_all()?;
+        std::fs::rename(&new, path)
     };
     write().map_err(|e| format!("writing {}: {e}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_we_make_has_the_form_of_a_token() {
+        for _ in 0..20 {
+            assert!(has_our_form(&new_secret().expect("randomness")));
+        }
+        let digits = "a".repeat(43);
+        for bad in [
+            "",
+            "hunter2",
+            "mwt_",
+            "mwt_hunter2",
+            &digits,
+            &format!("mwt_{digits}a"),
+            &format!("mwt_{}=", "a".repeat(42)),
+        ] {
+            assert!(!has_our_form(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().expect("a folder");
+        let (path, elsewhere) = (folder.path().join("admin.token"), folder.path().join("elsewhere"));
+        std::fs::write(&elsewhere, "old").expect("written");
+        std::fs::set_permissions(&elsewhere, std::fs::Permissions::from_mode(0o644)).expect("set");
+        std::os::unix::fs::symlink(&elsewhere, &path).expect("linked");
+        write_private(&path, "new").expect("written");
+        assert_eq!(std::fs::read_to_string(&elsewhere).expect("read"), "old");
+        let known = std::fs::symlink_metadata(&path).expect("there");
+        assert!(known.is_file() && known.permissions().mode() & 0o777 == 0o600);
+        assert_eq!(read_text(&path), Ok(Some("new".to_owned())));
+    }
 }

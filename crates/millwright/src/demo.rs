@@ -61,7 +61,7 @@ async fn start_server(options: &DemoOptions, folder: &std::path::Path) -> Result
 }
 
 async fn show(server: &Server, options: &DemoOptions) -> Result<ExitCode, String> {
-    let token_file = server.token_file.as_ref().ok_or("the demo has no token")?;
+    let token_file = server.admin.file().ok_or("the demo has no token")?;
     let token = std::fs::read_to_string(token_file).map_err(|e| format!("reading {}: {e}", token_file.display()))?;
     let url = format!("http://{}", server.address);
     register(server, options.machines).await?;

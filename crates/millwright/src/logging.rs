@@ -28,7 +28,25 @@ const EXPORT_WITHIN: Duration = Duration::from_secs(5);
 /// At the end, what is left is sent within this, or dropped.
 const FLUSH_WITHIN: Duration = Duration::from_secs(3);
 
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
 type BoxedLayer = Box<dyn tracing_subscriber::Layer<Registry> + Send + Sync>;
+
+/// What is written, by the key `log.level`. A word that is no level is a target to the filter, and one that
+/// nothing is ever written for: a slip of the pen would silence everything.
+pub fn filter(text: &str) -> Result<EnvFilter, String> {
+    for directive in text.split(',') {
+        let level = directive.rsplit_once('=').map_or(directive, |(_, level)| level);
+        let known = LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level));
+        if !known || directive.starts_with(char::is_whitespace) {
+            return Err(format!(
+                "log.level: {directive:?} is not a level; use {}, or TARGET=LEVEL such as info,millwright_engine=debug",
+                LEVELS.join(", ")
+            ));
+        }
+    }
+    EnvFilter::try_new(text).map_err(|e| format!("log.level: {text:?}: {e}"))
+}
 
 /// Holds what must be flushed at the end.
 pub struct Logging {
@@ -37,7 +55,7 @@ pub struct Logging {
 
 impl Logging {
     pub fn start(log: &Log, telemetry: &Telemetry) -> Result<Self, String> {
-        let filter = EnvFilter::try_new(&log.level).map_err(|e| format!("log.level {:?}: {e}", log.level))?;
+        let filter = filter(&log.level)?;
         let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
         let lines: BoxedLayer = if log.json {
             lines.event_format(FlatJson).fmt_fields(JsonFields::new()).with_filter(filter).boxed()
@@ -187,5 +205,21 @@ impl Visit for JsonVisitor<'_> {
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         self.put(field, format!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_level_is_refused_by_name() {
+        for good in ["info", "INFO", "off", "info,millwright_engine=debug", "warn,[run{run_id=x}]=trace"] {
+            assert!(filter(good).is_ok(), "{good}");
+        }
+        for bad in ["", "loud", "info,loud", "millwright_engine", "millwright_engine=loud", "info, debug", "info,"] {
+            let told = filter(bad).map(|_| ()).expect_err(bad);
+            assert!(told.contains("log.level") && told.contains("trace"), "{told}");
+        }
     }
 }

@@ -40,6 +40,9 @@ pub fn restore(options: &RestoreOptions) -> Result<ExitCode, String> {
     if let Some(kept) = kept {
         say(&format!("what was there is kept as {}", kept.display()));
     }
+    say(
+        "tokens that were revoked after the backup are good again: start the server, look with `millwright token list`, and revoke them again",
+    );
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,7 +1,7 @@
 //! `millwright serve`: puts the pieces together, runs until told to stop, hands over.
 
 use crate::config::{ActiveRuns, Config};
-use crate::data_dir::DataDir;
+use crate::data_dir::{AdminToken, DataDir, Start};
 use crate::logging::Logging;
 use crate::maintenance::say;
 use crate::plan_folder;
@@ -65,7 +65,7 @@ const CANCEL_WITHIN: Duration = Duration::from_secs(30);
 pub struct Server {
     pub service: Service,
     pub address: SocketAddr,
-    pub token_file: Option<PathBuf>,
+    pub admin: AdminToken,
     data: DataDir,
     engine: Engine,
     reconciler: Reconciler,
@@ -73,6 +73,8 @@ pub struct Server {
     /// Whether it speaks TLS.
     encrypted: bool,
     listening: tokio::task::JoinHandle<Result<(), Box<dyn std::error::Error + Send + Sync>>>,
+    /// Set when nobody listens any more, whatever the reason.
+    deaf: CancellationToken,
     cancel_runs: bool,
 }
 
@@ -90,14 +92,23 @@ async fn serve(options: &ServeOptions, config: &Config) -> Result<ExitCode, Stri
     let mut signals = StopSignals::listen()?;
     say(&format!("millwright {} listens on {}", env!("CARGO_PKG_VERSION"), server.url()));
     say(&format!("data folder: {}", server.data.path.display()));
-    match &server.token_file {
-        Some(path) => say(&format!("administrator token: {}", path.display())),
-        None => say("administrator token: removed from the data folder; use the one you kept"),
+    if let AdminToken::Made(_) = &server.admin {
+        say("a new administrator token was made");
     }
-    let engine = server.engine.clone();
+    match server.admin.file() {
+        Some(path) => say(&format!("administrator token: {}", path.display())),
+        None => {
+            say("administrator token: none in the data folder; use the one you kept, or start with --new-admin-token")
+        }
+    }
+    let (engine, deaf) = (server.engine.clone(), server.deaf.clone());
     tokio::select! {
         () = signals.next() => {}
         // a server that looks healthy and does nothing is worse than one that is gone
+        () = deaf.cancelled() => {
+            server.stop().await;
+            return Err("the server listens no more; the log has the reason".to_owned());
+        }
         () = engine.ended() => {
             server.stop().await;
             return Err("the engine has ended by itself; the log has the reason".to_owned());
@@ -169,7 +180,12 @@ impl Server {
         let service = Service::new(store, engine.clone(), providers.clone(), caller_limits(config))
             .await
             .map_err(|e| e.to_string())?;
-        let token_file = data.ensure_admin(service.access(), first_start || options.new_admin_token).await?;
+        let start = match first_start {
+            _ if options.new_admin_token => Start::Fresh,
+            true => Start::First,
+            false => Start::Later,
+        };
+        let admin = data.ensure_admin(service.access(), start, ambient.now()).await?;
         if let Some(folder) = &config.plans.folder {
             plan_folder::load(&service, folder).await?;
         }
@@ -190,9 +206,16 @@ impl Server {
             metrics_public: config.metrics.public,
             ..api::ServerOptions::default()
         };
-        let listening = tokio::spawn(api::serve(listener, service.clone(), serving, stop.clone()));
+        let deaf = CancellationToken::new();
+        let guard = deaf.clone().drop_guard();
+        let listens = api::serve(listener, service.clone(), serving, stop.clone());
+        let listening = tokio::spawn(async move {
+            let ended = listens.await;
+            drop(guard);
+            ended
+        });
         let cancel_runs = config.shutdown.active_runs == ActiveRuns::Cancel;
-        Ok(Self { service, address, token_file, data, engine, reconciler, stop, encrypted, listening, cancel_runs })
+        Ok(Self { service, address, admin, data, engine, reconciler, stop, encrypted, listening, deaf, cancel_runs })
     }
 
     pub fn url(&self) -> String {
@@ -239,7 +262,7 @@ fn database(config: &Config, data: &DataDir) -> Result<Options, String> {
             std::fs::read_to_string(file).map_err(|e| format!("database.password_file {}: {e}", file.display()))?;
         parsed.password(text.trim());
     } else if let Some(password) = &database.password {
-        parsed.password(password);
+        parsed.password(password.reveal());
     }
     parsed.application_name("millwright");
     Ok(Options::Postgres(Box::new(parsed)))

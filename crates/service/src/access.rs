@@ -135,8 +135,9 @@ impl Access {
         Ok(self.store.read(move |tx| token::count_other_admins(tx, &nobody)).await? > 0)
     }
 
-    /// Makes a secret an administrator's token. `false`: it is another's, or good no longer, and stays so.
-    pub async fn add_admin(&self, secret: &str, name: &str) -> Result<bool, Error> {
+    /// Makes a secret an administrator's token, unless it is known: whose it is then is the answer, and
+    /// nothing was changed.
+    pub async fn add_admin(&self, secret: &str, name: &str) -> Result<Option<Token>, Error> {
         let ambient = self.store.ambient();
         let id = TokenId::generate(ambient.uuid());
         let token = Token::new(id, name, Role::Admin, &shown(secret), ambient.now(), "system");
@@ -144,11 +145,8 @@ impl Access {
         let cause = Cause::operator("system", tokens::CREATED, "");
         self.store
             .write(&Caller::new("system"), "tokens", move |tx| match token::by_hash(tx, &hash)? {
-                Some(there) => {
-                    let administers = there.role == Role::Admin && there.customer_id.is_empty();
-                    Ok(administers && there.valid(tx.now()).is_ok())
-                }
-                None => token::insert(tx, &token, &hash, &cause).map(|()| true),
+                Some(there) => Ok(Some(there)),
+                None => token::insert(tx, &token, &hash, &cause).map(|()| None),
             })
             .await
     }

@@ -3,10 +3,13 @@
 use crate::ambient::Ambient;
 use crate::db::Connection;
 use crate::error::DbError;
+use crate::log::LogRow;
 use crate::schema;
 use crate::sqlite::{Sqlite, classify};
 use domain::{Error, Reason};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 fn failed(doing: &str, what: &Path, why: impl std::fmt::Display) -> Error {
@@ -41,26 +44,47 @@ fn settle(partial: &Path, target: &Path) -> std::io::Result<()> {
     }
 }
 
-/// Writes a consistent copy of the database to `target`, which must not exist. The server may run.
+/// Writes a consistent copy of the database to `target`, which must not exist. The server may run. Only its
+/// owner can read it: who has it has every secret's hash and every machine's address.
 pub fn backup(database: &Path, target: &Path) -> Result<(), Error> {
     if target.exists() {
         return Err(failed("backing up to", target, "the file exists already; name another, or remove it"));
     }
-    if !database.exists() {
-        return Err(failed("backing up", database, "there is no database"));
+    if let Err(e) = std::fs::metadata(database) {
+        return Err(match e.kind() {
+            ErrorKind::NotFound => failed("backing up", database, "there is no database"),
+            ErrorKind::PermissionDenied => failed("backing up", database, format!("{e}; run as the server's user")),
+            _ => failed("backing up", database, e),
+        });
     }
     let partial = beside(target);
     remove_if_there(&partial).map_err(|e| failed("removing", &partial, e))?;
+    // an empty file is taken as it is: nobody can open what is still to be filled
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&partial)
+        .map_err(|e| failed("making", &partial, e))?;
+    let copied = copy_into(database, &partial, target);
+    if copied.is_err() {
+        // what failed is the news; what is left of it is in nobody's way
+        drop(remove_if_there(&partial));
+    }
+    copied
+}
+
+fn copy_into(database: &Path, partial: &Path, target: &Path) -> Result<(), Error> {
     let source = Sqlite::open_read_only(database).map_err(db_failed("opening", database))?;
     let text = partial.to_str().ok_or_else(|| failed("backing up to", target, "the path is not valid UTF-8"))?;
     source.raw().execute("VACUUM INTO ?1", [text]).map_err(|e| db_failed("backing up to", target)(classify(&e)))?;
-    check(&partial)?;
-    settle(&partial, target).map_err(|e| failed("writing", target, e))
+    check(partial)?;
+    settle(partial, target).map_err(|e| failed("writing", target, e))
 }
 
 /// Puts a backup in the place of the database. The caller makes sure that no server runs on it. What
 /// was there is kept beside it; its path is the answer. The epoch is raised, so that no holder from
-/// before the restore can write.
+/// before the restore can write, and so is the head of the log, so that no sequence is given out twice.
 pub fn restore(backup: &Path, database: &Path, ambient: &dyn Ambient) -> Result<Option<PathBuf>, Error> {
     check(backup)?;
     let partial = beside(database);
@@ -69,7 +93,9 @@ pub fn restore(backup: &Path, database: &Path, ambient: &dyn Ambient) -> Result<
         remove_if_there(&file).map_err(|e| failed("removing", &file, e))?;
     }
     std::fs::copy(backup, &partial).map_err(|e| failed("copying", backup, e))?;
-    raise_epoch(&partial, ambient).map_err(db_failed("preparing", &partial))?;
+    // one that cannot be read any more is no reason not to restore
+    let gone = Reached::of(database).unwrap_or_default();
+    raise(&partial, gone, ambient).map_err(db_failed("preparing", &partial))?;
     let kept = move_aside(database, ambient)?;
     settle(&partial, database).map_err(|e| failed("writing", database, e))?;
     Ok(kept)
@@ -126,17 +152,57 @@ fn check(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// In the copy: a new epoch, no live sessions, everything in flight ready to be probed and resumed.
-fn raise_epoch(path: &Path, ambient: &dyn Ambient) -> Result<(), DbError> {
+/// Further than any log goes on between a backup and its restore.
+const LEAP: i64 = 1_000_000_000;
+const STORE: &str = "store";
+const RESTORED: &str = "restored";
+
+/// Whether a row is where the log goes on after a restore: the only one that does not follow the one before.
+pub(crate) fn is_leap(row: &LogRow) -> bool {
+    row.entity_kind == STORE && row.trigger == RESTORED
+}
+
+/// How far a database has come.
+#[derive(Clone, Copy, Default)]
+struct Reached {
+    epoch: i64,
+    head: i64,
+}
+
+impl Reached {
+    fn of(database: &Path) -> Option<Self> {
+        if !database.exists() {
+            return None;
+        }
+        let mut db = Sqlite::open_read_only(database).ok()?;
+        let found = "SELECT CAST(value AS BIGINT), seq FROM meta, log_head WHERE name = 'epoch' AND one = 1";
+        let rows = db.rows(found, &[]).ok()?;
+        let row = rows.first()?;
+        Some(Self { epoch: row.int(0).ok()?, head: row.int(1).ok()? })
+    }
+}
+
+/// In the copy: a new epoch, no live sessions, everything in flight ready to be probed and resumed. The log
+/// leaps over every sequence that was given out after the backup was made: whoever has seen those goes on
+/// after them, and would never see others of the same numbers. What is replaced has its say, for it may be
+/// an earlier restore of the same backup.
+fn raise(path: &Path, gone: Reached, ambient: &dyn Ambient) -> Result<(), DbError> {
     let mut db = Sqlite::open(path)?;
     let now = ambient.now().micros();
     db.begin_write()?;
-    for sql in [
-        "UPDATE meta SET value = CAST(CAST(value AS BIGINT) + 1 AS TEXT) WHERE name = 'epoch'",
-        "UPDATE sessions SET state = 'dead', ended_because = 'restored from a backup' WHERE state = 'live'",
-    ] {
-        db.exec(sql, &[])?;
-    }
+    db.exec(
+        "UPDATE meta SET value = CAST(MAX(CAST(value AS BIGINT), $1) + 1 AS TEXT) WHERE name = 'epoch'",
+        &[gone.epoch.into()],
+    )?;
+    db.exec("UPDATE log_head SET seq = MAX(seq, $1) + $2 WHERE one = 1", &[gone.head.into(), LEAP.into()])?;
+    // written past the primitive: its columns are those of every schema that a backup can have
+    db.exec(
+        "INSERT INTO transitions(sequence, at, entity_kind, entity_id, subject, from_state, to_state, version, cause, owner, actor, comment, metadata)
+         SELECT seq, $1, $2, $2, $2, '', $3, CAST(value AS BIGINT), $3, 'operator', 'system', 'from a backup', '{}'
+         FROM log_head, meta WHERE one = 1 AND name = 'epoch'",
+        &[now.into(), STORE.into(), RESTORED.into()],
+    )?;
+    db.exec("UPDATE sessions SET state = 'dead', ended_because = 'restored from a backup' WHERE state = 'live'", &[])?;
     db.exec(
         "UPDATE executions SET status = 'ready', holder = NULL, wake_at = $1 WHERE status = 'running'",
         &[now.into()],

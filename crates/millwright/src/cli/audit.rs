@@ -16,9 +16,12 @@ const LIMIT: u32 = 100;
   millwright audit                                     the last hundred, newest first
   millwright audit --filter 'actor=ann AND outcome=refused'
   millwright audit --filter 'target=m-1' --limit 5 -o wide
+  millwright audit --filter 'call=\"baremetal.v1.RunService/StartRun\"'
+  millwright audit --filter 'actor=\"\"'                 strangers: those who had no good token
   millwright audit --all -o json > trail.json
 
-Filters: actor, token_id, call, target, outcome, code, reason, request_id.")]
+Filters: actor, token_id, call, target, outcome, code, reason, request_id. A call is known by its full name, as
+-o wide shows it; the table shows its end. A stranger has no name: actor=\"\".")]
 pub struct AuditArgs {
     /// Only what matches, e.g. \"actor=ci AND outcome=refused\"
     #[arg(long, value_name = "FILTER", default_value = "", hide_default_value = true)]
@@ -148,6 +151,8 @@ mod tests {
             Some("7  -   (stranger)  StartRun  m-1     3× refused  ACTIVE_RUN: a run is active")
         );
         assert_eq!(written(Format::Name), "7\n");
+        let wide = written(Format::Wide);
+        assert!(wide.contains("  baremetal.v1.RunService/StartRun  "), "filters want the full name: {wide}");
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub use self::progress::follow_run;
 pub use self::reference::markdown;
 pub use self::target::{Target, Token};
 pub use self::text::{clean, dated, now, span};
-pub use self::tls::{install as install_cryptography, speaks_tls};
+pub use self::tls::{AUTHORITYS_OWN_HINT, install as install_cryptography, speaks_tls};
 
 // What a client can be asked to do. (No doc comment: clap would print it as the program's own.)
 #[derive(Subcommand)]

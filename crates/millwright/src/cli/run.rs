@@ -278,8 +278,12 @@ fn sheet(run: &Run, screen: Screen, now: jiff::Timestamp) -> Vec<String> {
         .row("Execution", &run.execution);
     if let Some(error) = &run.error {
         let again = if error.retryable { "starting it again may help" } else { "starting it again will not help" };
-        sheet.row("Error", &format!("{}: {}", error.code, error.message));
-        sheet.row("Class", &format!("{}; {again}", error.class));
+        let told =
+            |parts: [&str; 2], between| parts.into_iter().filter(|p| !p.is_empty()).collect::<Vec<_>>().join(between);
+        sheet.row("Error", &told([&error.code, &error.message], ": "));
+        // not every error has a class
+        let heading = if error.class.is_empty() { "Again" } else { "Class" };
+        sheet.row(heading, &told([&error.class, again], "; "));
     } else if !is_terminal(run) {
         sheet.row("Step", &run.current_step).row("Waits for", &run.why);
     }
@@ -346,5 +350,12 @@ mod tests {
         let lines = sheet(&run, Screen::PLAIN, jiff::Timestamp::UNIX_EPOCH).join("\n");
         assert!(lines.contains("STEP_TIMED_OUT: late") && lines.contains("may help"), "{lines}");
         assert_eq!(reason(&run), "STEP_TIMED_OUT: late");
+        // one without a class tells the rest
+        let error = RunError { code: "CANCELED".to_owned(), retryable: true, ..RunError::default() };
+        let run = Run { error: Some(error), ..run };
+        let lines = sheet(&run, Screen::PLAIN, jiff::Timestamp::UNIX_EPOCH).join("\n");
+        let without = |line: &str| line.ends_with("CANCELED") || line.ends_with("  starting it again may help");
+        assert_eq!(lines.lines().filter(|line| without(line)).count(), 2, "{lines}");
+        assert!(!lines.contains("Class") && !lines.contains("; "), "{lines}");
     }
 }

@@ -1,7 +1,7 @@
 //! TLS on the client's side: whom to trust, and what to say when a handshake fails.
 //!
 //! A failed handshake has few causes and each has its own next step, so each is told apart: not trusted,
-//! expired, made for another name, or one side speaks TLS and the other does not.
+//! expired, made for another name, an authority's own, or one side speaks TLS and the other does not.
 
 use super::connect::innermost;
 use super::exit::CliError;
@@ -118,11 +118,25 @@ fn explain(server: &str, cause: &rustls::Error) -> CliError {
                 .allowing(names)
                 .hint("use one of the allowed names as --server, or make a certificate with this name")
         }
+        other if is_authoritys_own(other) => failed(
+            "its certificate is an authority's own (CA:TRUE), which may sign others but not speak for a server"
+                .to_owned(),
+        )
+        .hint(format!("{AUTHORITYS_OWN_HINT}; then name that file by --ca-file")),
         CertificateError::Revoked => failed("its certificate was revoked".to_owned()).hint("ask who runs the server"),
         other => failed(format!("its certificate comes from an authority that is not known here ({other})")).hint(
             "if it is your own authority, name it by --ca-file FILE, MILLWRIGHT_CA_FILE or `millwright context set`",
         ),
     }
+}
+
+/// What to do about a server's certificate that is an authority's own.
+pub const AUTHORITYS_OWN_HINT: &str = "have the server's certificate signed by that authority, or make one for a trial with \
+     `openssl req -x509 … -addext basicConstraints=critical,CA:FALSE`";
+
+/// `openssl req -x509` makes such a one when nothing else is said. The verifier has no name of its own for it.
+fn is_authoritys_own(error: &CertificateError) -> bool {
+    matches!(error, CertificateError::Other(_)) && format!("{error:?}").contains("CaUsedAsEndEntity")
 }
 
 /// `DnsName("x")` as the certificate's reader spells it.

@@ -32,31 +32,45 @@ impl Authority {
         }
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, &self.0).expect("a certificate");
-        let mut config = rustls::ServerConfig::builder()
-            .with_no_client_auth()
-            .with_single_cert(
-                vec![certificate.der().clone()],
-                PrivateKeyDer::try_from(key.serialize_der()).expect("a key"),
-            )
-            .expect("a configuration");
-        config.alpn_protocols = vec![b"h2".to_vec()];
-        let config = Arc::new(config);
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let config = config.clone();
-                std::thread::spawn(move || {
-                    let mut stream = stream;
-                    let Ok(mut connection) = rustls::ServerConnection::new(config) else { return };
-                    // whatever comes of it; an alert is sent before it ends
-                    while connection.complete_io(&mut stream).is_ok() && !connection.wants_read() {}
-                    drop(connection.write_tls(&mut stream));
-                });
-            }
-        });
-        format!("https://localhost:{}", address.port())
+        serve(certificate.der().clone(), &key)
     }
+}
+
+/// A certificate that nobody else has signed, as a file, and a listener that shows it.
+fn self_signed(folder: &tempfile::TempDir, is_ca: IsCa) -> (std::path::PathBuf, String) {
+    install();
+    let mut params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    params.is_ca = is_ca;
+    let key = KeyPair::generate().expect("a key");
+    let certificate = params.self_signed(&key).expect("a certificate");
+    let path = folder.path().join("own.pem");
+    std::fs::write(&path, certificate.pem()).expect("written");
+    (path, serve(certificate.der().clone(), &key))
+}
+
+/// A listener that does handshakes and no more; answers with its address.
+fn serve(certificate: CertificateDer<'static>, key: &KeyPair) -> String {
+    let mut config = rustls::ServerConfig::builder()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], PrivateKeyDer::try_from(key.serialize_der()).expect("a key"))
+        .expect("a configuration");
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let config = config.clone();
+            std::thread::spawn(move || {
+                let mut stream = stream;
+                let Ok(mut connection) = rustls::ServerConnection::new(config) else { return };
+                // whatever comes of it; an alert is sent before it ends
+                while connection.complete_io(&mut stream).is_ok() && !connection.wants_read() {}
+                drop(connection.write_tls(&mut stream));
+            });
+        }
+    });
+    format!("https://localhost:{}", address.port())
 }
 
 async fn refused(server: &str, ca_file: Option<&Path>) -> CliError {
@@ -91,6 +105,21 @@ async fn each_failure_has_its_own_next_step() {
         let shown = format!("{error:?}");
         assert!(error.to_string().contains(word) && shown.contains(hint), "{word}: {shown}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_authoritys_own_certificate_is_told_apart() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, server) = self_signed(&folder, IsCa::Ca(BasicConstraints::Unconstrained));
+    for ca in [None, Some(file.as_path())] {
+        let error = refused(&server, ca).await;
+        let shown = format!("{error:?}");
+        assert!(error.to_string().contains("CA:TRUE"), "{shown}");
+        assert!(shown.contains("-addext basicConstraints=critical,CA:FALSE") && shown.contains("--ca-file"), "{shown}");
+    }
+    // what the hint says to make is trusted
+    let (file, server) = self_signed(&folder, IsCa::ExplicitNoCa);
+    assert!(connect::open(&server, "t", Some(&file)).await.is_ok());
 }
 
 /// A listener that answers in plain HTTP/2.

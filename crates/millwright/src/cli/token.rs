@@ -81,9 +81,9 @@ pub struct CreateArgs {
     /// What it may do: look; also change machines and start runs; everything
     #[arg(long, value_enum, value_name = "ROLE", ignore_case = true)]
     role: Role,
-    /// Only this customer's machines
-    #[arg(long, value_name = "ID", default_value = "", hide_default_value = true)]
-    customer: String,
+    /// Only this customer's machines; without it, the whole fleet's
+    #[arg(long, value_name = "ID", value_parser = parse_customer)]
+    customer: Option<String>,
     /// How long it is good, e.g. 12h or 30d; 0: until it is revoked
     #[arg(long, value_name = "TTL", default_value = "0", value_parser = parse_ttl)]
     ttl: i64,
@@ -109,6 +109,14 @@ impl Role {
             Role::Operator => "operator",
             Role::Admin => "admin",
         }
+    }
+}
+
+/// A variable that is not set must not make a token for everybody's machines.
+fn parse_customer(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Err("it is empty; leave --customer out for the whole fleet".to_owned()),
+        _ => Ok(text.to_owned()),
     }
 }
 
@@ -170,7 +178,7 @@ async fn create(args: CreateArgs, options: &ClientOptions) -> Result<(), CliErro
     let request = CreateTokenRequest {
         name: args.name,
         role: args.role.as_str().to_owned(),
-        customer_id: args.customer,
+        customer_id: args.customer.unwrap_or_default(),
         ttl_seconds: args.ttl,
     };
     if args.dry_run {
@@ -208,16 +216,15 @@ fn print_created(answer: &CreateTokenResponse, format: Format) -> Result<(), Cli
         }
         Format::Table | Format::Wide | Format::Name => {
             if format.is_for_people() {
-                let scope = if token.customer_id.is_empty() {
-                    String::new()
-                } else {
-                    format!(", customer {}", token.customer_id)
+                let scope = match token.customer_id.as_str() {
+                    "" => "for the whole fleet".to_owned(),
+                    customer => format!("for customer {customer}"),
                 };
                 let until = match token.expires_at.as_ref() {
                     Some(at) => format!("good until {}", rfc3339(Some(at))),
                     None => "good until it is revoked".to_owned(),
                 };
-                note(&format!("{} {} created: {}{scope}, {until}", token.token_id, token.name, token.role));
+                note(&format!("{} {} created: {} {scope}, {until}", token.token_id, token.name, token.role));
                 if !answer.secret.is_empty() {
                     note("this is its secret, shown this once:");
                 }

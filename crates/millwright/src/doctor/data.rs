@@ -126,9 +126,9 @@ pub fn check_address(report: &mut Report, found: &Found, held: bool) {
         Ok(listener) => {
             let beyond = listener.local_addr().is_ok_and(|address| !address.ip().is_loopback());
             if beyond && found.tls.cert.is_none() {
-                let what = "can be reached from other machines, and tokens would cross the network unencrypted";
+                let what = "can be reached from other machines, and tokens would cross the network unencrypted: serve refuses it unless --allow-plaintext is given";
                 let next = "set tls.cert and tls.key, or listen on 127.0.0.1";
-                report.doubtful(AREA, format!("{listen} is free; it {what}"), next);
+                report.failed(AREA, format!("{listen} is free; it {what}"), next);
             } else {
                 report.fine(AREA, format!("{listen} is free"));
             }

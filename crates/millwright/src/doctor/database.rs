@@ -82,7 +82,7 @@ async fn shared(report: &mut Report, config: &Config) {
             Some(password) => drop(parsed.password(password)),
             None => return,
         },
-        (None, Some(password)) => drop(parsed.password(password)),
+        (None, Some(password)) => drop(parsed.password(password.reveal())),
         (None, None) => {}
     }
     parsed.application_name("millwright-doctor");

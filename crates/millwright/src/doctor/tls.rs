@@ -2,7 +2,7 @@
 
 use super::configuration::TlsFiles;
 use super::report::Report;
-use crate::cli::now;
+use crate::cli::{AUTHORITYS_OWN_HINT, now};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::os::unix::fs::PermissionsExt as _;
@@ -82,6 +82,10 @@ fn validity(report: &mut Report, path: &Path, certificate: &CertificateDer<'_>, 
         }
         () => report.fine(AREA, format!("{name}: for {}; good until {until}", names(&parsed))),
     }
+    if parsed.basic_constraints().ok().flatten().is_some_and(|found| found.value.ca) {
+        let what = format!("{name}: is an authority's own (CA:TRUE), and clients refuse it as a server's");
+        report.doubtful(AREA, what, AUTHORITYS_OWN_HINT);
+    }
 }
 
 fn names(certificate: &X509Certificate<'_>) -> String {
@@ -102,7 +106,7 @@ fn names(certificate: &X509Certificate<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rcgen::{CertificateParams, KeyPair};
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
     use std::path::PathBuf;
 
     struct Pair {
@@ -123,8 +127,13 @@ mod tests {
         }
 
         fn make(&self, until: (i32, u8, u8)) -> TlsFiles {
+            self.make_as(until, IsCa::ExplicitNoCa)
+        }
+
+        fn make_as(&self, until: (i32, u8, u8), is_ca: IsCa) -> TlsFiles {
             let names = vec!["mw.example".to_owned(), "127.0.0.1".to_owned()];
             let mut params = CertificateParams::new(names).expect("names");
+            params.is_ca = is_ca;
             params.not_before = rcgen::date_time_ymd(2020, 1, 1);
             params.not_after = rcgen::date_time_ymd(until.0, until.1, until.2);
             let key = KeyPair::generate().expect("a key");
@@ -146,6 +155,13 @@ mod tests {
         let told = lines(&pair.make((2090, 1, 1)));
         assert!(told.contains("are a pair") && told.contains("mw.example, 127.0.0.1; good until 2090-01-01"), "{told}");
         assert!(!told.contains("FAIL") && !told.contains("warn"), "{told}");
+    }
+
+    #[test]
+    fn an_authoritys_own_certificate_is_a_warning() {
+        let told = lines(&Pair::new().make_as((2090, 1, 1), IsCa::Ca(BasicConstraints::Unconstrained)));
+        assert!(told.contains("warn  certificate") && told.contains("CA:TRUE"), "{told}");
+        assert!(told.contains("-addext basicConstraints=critical,CA:FALSE"), "{told}");
     }
 
     #[test]

@@ -84,3 +84,18 @@ fn the_doctor_tells_role_and_version() {
     let told = viewer.ok(&["doctor", "--client"]);
     assert!(told.contains("takes the token: look, viewer") && told.contains("on both sides"), "{told}");
 }
+
+#[test]
+fn a_token_tells_whose_machines_it_is_for_and_an_unset_variable_makes_none() {
+    let home = Home::new();
+    let server = home.launch("data").start();
+    let before = list(&server.json(&["token", "list"]), "tokens").len();
+    for empty in ["", " "] {
+        let refused = server.run(&["token", "create", "ci", "--role", "admin", "--customer", empty]).with(2);
+        refused.saying("--customer").saying("leave --customer out for the whole fleet");
+    }
+    assert_eq!(list(&server.json(&["token", "list"]), "tokens").len(), before, "nothing was made");
+    let create = |more: &[&str]| server.run(&[&["token", "create", "ci", "--role", "viewer"][..], more].concat());
+    create(&[]).with(0).saying("viewer for the whole fleet, good until it is revoked");
+    create(&["--customer", "acme"]).with(0).saying("viewer for customer acme, good until");
+}

@@ -12,6 +12,8 @@ fn a_mistake_in_the_file_is_named_by_its_key() {
         ("[providers.dc]\nkind = 'telepathy'", "providers.dc.kind"),
         ("[shutdown]\nactive_runs = 'panic'", "active_runs"),
         ("[log]\nlevel = 'loud=very=much'", "log.level"),
+        ("[log]\nlevel = 'loud'", "log.level: \"loud\" is not a level"),
+        ("[log]\nlevel = 'info,millwright_engine=loud'", "log.level"),
         ("[database]\nurl = 'mysql://h/d'", "database.url"),
         ("[database]\nurl = 'postgres://u:secret@h/d'", "database.url"),
         ("[plans]\nfolder = 'nowhere'", "nowhere"),

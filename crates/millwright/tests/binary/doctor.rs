@@ -142,6 +142,24 @@ fn a_wrong_configuration_is_told_without_its_secrets() {
 }
 
 #[test]
+fn a_level_that_would_silence_the_log_is_told() {
+    let home = Home::new();
+    let config = home.file("server.toml", "[log]\nlevel = 'loud'\n").display().to_string();
+    let all = checks(&home.run(&["doctor", "--config", &config, "-o", "json"]).with(1));
+    let told = found(&all, "configuration", "FAIL");
+    assert!(told.contains("log.level") && told.contains("off, error, warn, info, debug, trace"), "{told}");
+}
+
+#[test]
+fn an_address_that_serve_refuses_is_a_failure() {
+    let home = Home::new();
+    let config = home.file("server.toml", "[server]\ndata = 'data'\nlisten = '0.0.0.0:0'\n").display().to_string();
+    let all = checks(&home.run(&["doctor", "--config", &config, "-o", "json"]).with(1));
+    let told = found(&all, "address", "FAIL");
+    assert!(told.contains("serve refuses") && told.contains("--allow-plaintext"), "{told}");
+}
+
+#[test]
 fn a_shared_database_that_does_not_answer_is_told() {
     let home = Home::new();
     let password = home.file("password", "geheim");

@@ -105,4 +105,14 @@ fn the_audit_tells_what_was_done_and_what_was_refused() {
     let table = server.ok(&["audit", "--limit", "1"]);
     assert_eq!(table.lines().count(), 2, "{table}");
     assert!(table.contains("SetPhase") && table.contains("refused"), "{table}");
+    // the name that filters want is the one that -o wide shows
+    let wide = server.ok(&["audit", "--limit", "1", "-o", "wide"]);
+    let call = wide.split_whitespace().find(|word| word.ends_with("/SetPhase")).expect("the full name");
+    let found = list(&server.json(&["audit", "--filter", &format!("call=\"{call}\"")]), "entries");
+    assert_eq!(found.len(), 2, "{found:#?}");
+    server.with_token(&home.file("stranger.token", "mwt_nobody")).run(&["me"]).with(5);
+    let strangers = server.ok(&["audit", "--filter", "actor=\"\""]);
+    assert!(strangers.contains("(stranger)"), "{strangers}");
+    let help = home.run(&["audit", "--help"]).with(0).out;
+    assert!(help.contains("baremetal.v1.RunService/StartRun") && help.contains("actor=\"\""), "{help}");
 }

@@ -4,11 +4,12 @@ use crate::fixture::{TestStore, open, started, succeeded};
 use crate::sqlite_only::with;
 use domain::run::RunChange;
 use domain::{Reason, RunId};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use store::execution::{self, Status};
-use store::{Options, SCHEMA_VERSION, Store, is_fenced, machine, run, session};
+use store::{Feed, LogRow, Options, SCHEMA_VERSION, Store, is_fenced, machine, run, session};
 use testkit::ambient::VirtualAmbient;
 
 async fn backup(from: &Path, to: &Path) -> Result<(), domain::Error> {
@@ -47,8 +48,17 @@ async fn keep_writing(store: &TestStore, writer: usize, acknowledged: &AtomicUsi
 /// The log is whole, every run is what it folds to, and every machine has its row. Answers how many.
 async fn check_consistent(store: &Store) -> usize {
     let rows = store.read(|tx| store::log_after(tx, 0, 1_000_000)).await.expect("reads");
-    crate::log::check_whole(&rows);
-    assert_eq!(store.read(store::log_range).await.map(|r| r.head), Ok(rows.len() as u64));
+    let mut last = 0;
+    for row in &rows {
+        let leaps = row.entity_kind == "store" && row.sequence > last;
+        assert!(leaps || row.sequence == last + 1, "after {last}: {row:?}");
+        last = row.sequence;
+    }
+    assert_eq!(store.read(store::log_range).await.map(|r| r.head), Ok(last));
+    let rows: Vec<LogRow> = rows.into_iter().filter(|row| row.entity_kind != "store").collect();
+    let counted: Vec<LogRow> =
+        rows.iter().cloned().zip(1..).map(|(row, sequence)| LogRow { sequence, ..row }).collect();
+    crate::log::check_whole(&counted);
     let registered = rows.iter().filter(|row| row.trigger == "registered").count();
     assert_eq!(store.read(machine::count).await, Ok(registered as u64));
     let runs: Vec<RunId> =
@@ -115,6 +125,136 @@ async fn a_backup_never_overwrites() {
     std::fs::write(folder.path().join("y.db.partial"), "half").expect("writes");
     backup(&store.file(), &folder.path().join("y.db")).await.expect("backs up");
     assert!(!folder.path().join("y.db.partial").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_is_for_its_owner_alone_and_a_failed_one_leaves_nothing() {
+    let store = TestStore::sqlite().await;
+    store.register("m").await;
+    let folder = testkit::scratch::folder();
+    let target = folder.path().join("backup.db");
+    backup(&store.file(), &target).await.expect("backs up");
+    assert_eq!(std::fs::metadata(&target).expect("there").permissions().mode() & 0o777, 0o600);
+    let junk = folder.path().join("junk.db");
+    std::fs::write(&junk, [7u8; 20_000]).expect("writes");
+    backup(&junk, &folder.path().join("x.db")).await.expect_err("is refused");
+    backup(&store.file(), &folder.path().join("nowhere/x.db")).await.expect_err("is refused");
+    let below = backup(&target.join("millwright.db"), &folder.path().join("x.db")).await.expect_err("is refused");
+    assert!(!below.message.contains("there is no database"), "what cannot be looked at may be there: {below}");
+    let mut left: Vec<_> = std::fs::read_dir(folder.path()).expect("lists").flatten().map(|e| e.file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["backup.db", "junk.db"]);
+}
+
+/// Everything a feed gives after a sequence, and where it says to go on.
+async fn followed(feed: &Feed, mut after: u64) -> (Vec<LogRow>, u64) {
+    let mut seen = Vec::new();
+    loop {
+        let (events, next) = feed.after(after).await.expect("reads");
+        seen.extend(events.into_iter().map(|e| (*e.row).clone()));
+        if next == after {
+            return (seen, after);
+        }
+        after = next;
+    }
+}
+
+async fn head(store: &Store) -> u64 {
+    store.read(store::log_range).await.expect("reads").head
+}
+
+async fn register(store: &Store, id: &str) {
+    let id = crate::fixture::machine_id(id);
+    let write = move |tx: &mut store::Tx<'_>| {
+        crate::fixture::register(tx, &id, &domain::machine::MachineSpec::default(), &crate::fixture::labels(&[]))
+    };
+    store.write(&crate::fixture::tester(), "m", write).await.map(drop).expect("registers");
+}
+
+/// Sequences after the backup were given out, and are not given out again.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_followed_before_a_restore_sees_every_new_row_once() {
+    let store = TestStore::sqlite().await;
+    let (file, folder) = (store.file(), testkit::scratch::folder());
+    for i in 0..10 {
+        store.register(&format!("kept-{i}")).await;
+    }
+    let target = folder.path().join("backup.db");
+    backup(&file, &target).await.expect("backs up");
+    for i in 0..7 {
+        store.register(&format!("lost-{i}")).await;
+    }
+    let (kept, mut given) = (10, head(&store.store).await);
+    assert_eq!(given, 17);
+    close(&store).await;
+    // the second time the same backup: what came after the first restore was given out, too
+    for round in 0..2 {
+        restore(&target, &file, &store.clock).await.expect("restores");
+        let restored = open(&store.options, &store.clock).await.expect("opens");
+        let leap = head(&restored).await;
+        assert!(leap > given + 500_000_000, "{leap} is far beyond {given}");
+        let early = Feed::new(restored.clone()).await.expect("begins");
+        tokio::spawn(early.clone().tail());
+        let new = [format!("new-{round}-0"), format!("new-{round}-1")];
+        for id in &new {
+            register(&restored, id).await;
+        }
+        let late = Feed::new(restored.clone()).await.expect("begins");
+        for feed in [&early, &late] {
+            for cursor in [kept - 1, kept, kept + 1, given, given + 1, leap - 1] {
+                let (seen, on) = followed(feed, cursor).await;
+                let expected = if cursor < kept { 1 } else { 0 };
+                assert_eq!(seen.len(), expected + 3, "after {cursor}: {seen:#?}");
+                let leapt = &seen[expected];
+                let told = (leapt.sequence, leapt.entity_kind.as_str(), leapt.to_state.as_str(), leapt.version);
+                assert_eq!(told, (leap, "store", "restored", round + 2), "the epoch is its version");
+                let ids: Vec<&str> = seen[expected + 1..].iter().map(|row| row.entity_id.as_str()).collect();
+                assert_eq!(ids, new.iter().map(String::as_str).collect::<Vec<_>>());
+                assert_eq!(on, leap + 2);
+            }
+            let (seen, _) = followed(feed, leap).await;
+            assert_eq!(seen.iter().map(|row| row.sequence).collect::<Vec<_>>(), [leap + 1, leap + 2]);
+        }
+        check_consistent(&restored).await;
+        given = head(&restored).await;
+        close(&restored).await;
+    }
+}
+
+/// A hole that no restore made is still a defect.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_is_missing_is_not_passed_over() {
+    let store = TestStore::sqlite().await;
+    for id in ["a", "b", "c"] {
+        store.register(id).await;
+    }
+    let feed = Feed::new(store.store.clone()).await.expect("begins");
+    let damage = rusqlite::Connection::open(store.file()).expect("opens");
+    damage.execute("DELETE FROM transitions WHERE sequence = 2", []).expect("deletes");
+    let refused = feed.after(1).await.expect_err("is refused");
+    assert_eq!(refused.reason, Reason::Internal, "{refused}");
+    assert_eq!(feed.after(2).await.expect("reads").1, 3);
+}
+
+/// A backup that an older binary made has fewer columns.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_of_an_older_schema_is_restored() {
+    let store = TestStore::sqlite().await;
+    let (file, folder) = (store.file(), testkit::scratch::folder());
+    store.register("kept").await;
+    let target = folder.path().join("backup.db");
+    backup(&file, &target).await.expect("backs up");
+    close(&store).await;
+    let old = rusqlite::Connection::open(&target).expect("opens");
+    old.execute_batch("ALTER TABLE transitions DROP COLUMN customer_id").expect("as it was");
+    drop(old);
+    let kept = restore(&target, &file, &store.clock).await.expect("restores");
+    assert!(kept.is_some());
+    let db = rusqlite::Connection::open(&file).expect("opens");
+    let found: i64 = db
+        .query_row("SELECT COUNT(*) FROM transitions WHERE cause = 'restored'", [], |row| row.get(0))
+        .expect("counts");
+    assert_eq!(found, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -140,7 +140,8 @@ fn states_move_only_through_the_transition_primitive() {
             ("UPDATE runs SET", "store/src/run.rs"),
             ("UPDATE observations SET", "store/src/observation.rs"),
         ] {
-            let allowed = name.ends_with(home) || name.ends_with("tests/house.rs");
+            // a migration may fill a column that is new
+            let allowed = [home, "tests/house.rs", "store/src/schema.rs"].iter().any(|home| name.ends_with(home));
             assert!(allowed || !text.contains(statement), "{name} writes {statement} by itself");
         }
     }

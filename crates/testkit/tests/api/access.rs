@@ -211,7 +211,7 @@ impl Table {
     }
 }
 
-// issue 3: every call × {no, malformed, expired, revoked token, foreign scope, each role} has its verdict,
+// every call × {no, malformed, expired, revoked token, foreign scope, each role} has its verdict,
 // generated from the descriptors; a call without one fails
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_has_its_verdict() {

@@ -24,7 +24,7 @@ async fn entries_of(root: &Caller, id: &str) -> Vec<mw::AuditEntry> {
     root.entries(&format!("request_id=\"{id}\"")).await
 }
 
-// issue 3: each mutation leaves exactly one entry, with who, what, on what, and the request's id; reads none
+// each mutation leaves exactly one entry, with who, what, on what, and the request's id; reads none
 on_both!(every_change_leaves_one_entry_and_a_read_none, |api| async move {
     let (asks, root) = (Asks::new(&api).await, root(&api).await);
     let admin = caller(&api, "the-admin", "admin", "").await;
@@ -51,7 +51,7 @@ on_both!(every_change_leaves_one_entry_and_a_read_none, |api| async move {
     }
 });
 
-// issue 3: each refusal of a known caller leaves one entry with its code and reason; permission refusals of
+// each refusal of a known caller leaves one entry with its code and reason; permission refusals of
 // reads too
 on_both!(every_refusal_leaves_one_entry, |api| async move {
     let (asks, root) = (Asks::new(&api).await, root(&api).await);
@@ -134,7 +134,7 @@ fn at_most(burst: i64, per_second: i64, micros: i64) -> usize {
     usize::try_from(burst + per_second * (micros / 1_000_000 + 2)).expect("small")
 }
 
-// issue 3: strangers are sampled, with a count, and cannot grow the table
+// strangers are sampled, with a count, and cannot grow the table
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_strangers_leave_a_few_entries() {
     const STRANGERS: u64 = 10_000;

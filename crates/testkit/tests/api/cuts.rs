@@ -223,7 +223,7 @@ async fn check(api: &Api, log: &str, runs: &[pb::RunEvent], events: &[mw::Event]
     }
 }
 
-// issue 3: a thousand cuts and resumes of a watch and of a log
+// a thousand cuts and resumes of a watch and of a log
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_cut_and_resumed_is_whole_sqlite() {
     thousand_cuts(Api::with(Database::Sqlite, patient()).await).await;

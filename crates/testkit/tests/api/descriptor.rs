@@ -88,7 +88,7 @@ fn check_compatible(old: &str, new: &str) {
     assert!(gone.is_empty(), "the wire is broken for those who use:\n{}", gone.join("\n"));
 }
 
-// issue 2 item 7: a golden descriptor
+// a golden descriptor
 #[test]
 fn the_descriptor_is_the_golden_one() {
     let (old, new) = (golden(), rendered());
@@ -103,7 +103,7 @@ fn the_descriptor_is_the_golden_one() {
     assert_eq!(old, new, "the golden file differs");
 }
 
-// issue 2 item 7: a check against wire-breaking changes
+// a check against wire-breaking changes
 #[test]
 fn nothing_that_clients_depend_on_is_gone() {
     if std::env::var_os("UPDATE_GOLDEN").is_some() {

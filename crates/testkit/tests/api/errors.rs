@@ -240,7 +240,7 @@ async fn a_database_that_is_away_is_unavailable_until_it_is_back() {
     assert_eq!(raw::http_get(&server.url, "/readyz").await.0, 200);
 }
 
-// CONTRACT: a limit reached RESOURCE_EXHAUSTED; issue 2 item 4: one client cannot fill the writer's queue
+// CONTRACT: a limit reached RESOURCE_EXHAUSTED; one client cannot fill the writer's queue
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_with_too_much_waiting_is_told_to_slow_down() {
     let api = Api::new().await;

@@ -44,7 +44,7 @@ async fn history(api: &Api) {
     root(api).await.revoke(&short.token.token_id).await.expect("revokes");
 }
 
-// issue 3: every transition in order without gap, as the log has them
+// every transition in order without gap, as the log has them
 on_both!(everything_from_the_beginning_is_the_log_itself, |api| async move {
     history(&api).await;
     let root = root(&api).await;
@@ -126,7 +126,7 @@ on_both!(a_sequence_that_is_not_there_is_refused_with_both_ends, |api| async mov
     }
 });
 
-// issue 3: several processes: whoever watches either sees what both do, in one order
+// several processes: whoever watches either sees what both do, in one order
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watchers_of_two_servers_see_the_same_events() {
     let two = Two::start().await;
@@ -168,7 +168,7 @@ fn memory() -> usize {
     status.split(' ').nth(1).and_then(|pages| pages.parse::<usize>().ok()).expect("a number") * 4096
 }
 
-// issue 3: a slow reader costs no memory and holds nobody up
+// a slow reader costs no memory and holds nobody up
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_readers_hold_nobody_up_and_lose_nothing() {
     const SLOW: usize = 100;

@@ -155,7 +155,7 @@ async fn caught(root: &Caller, run: &pb::Run) -> Option<pb::Explanation> {
     .await
 }
 
-// issue 3: for every kind of step and fault the run is caught while it waits; run, machine, execution and the
+// for every kind of step and fault the run is caught while it waits; run, machine, execution and the
 // question by id agree; what is allowed is, what is not is refused; a viewer may do nothing, and is told why
 async fn every_wait(api: Api) {
     let (root, viewer) = (root(&api).await, caller(&api, "viewer", "viewer", "").await);

@@ -226,7 +226,7 @@ fn check(e: &Explanation, verbs: &Verbs, facts: &dyn std::fmt::Debug) {
     assert_eq!(e.seconds_left.is_some(), e.deadline.is_some() && e.kind != "token", "{}", say("time left"));
 }
 
-// issue 3: "why" is always filled for what is not at rest: every phase of a run, every status and position of
+// "why" is always filled for what is not at rest: every phase of a run, every status and position of
 // its execution, every kind of step, asked to cancel or not, frozen or not
 #[test]
 fn every_state_of_a_run_is_explained() {

@@ -17,7 +17,7 @@ async fn send(api: &Api, path: &str, body: impl Into<Bytes>) -> Result<Option<By
     raw::call_once(channel, path, raw::with_token(&api.server.token, body)).await
 }
 
-// issue 2: bad protobuf says which field and why, and stores nothing
+// bad protobuf says which field and why, and stores nothing
 #[tokio::test]
 async fn bytes_that_are_no_protobuf_are_refused() {
     let api = Api::new().await;

@@ -48,7 +48,7 @@ async fn head(api: &Api) -> u64 {
     api.server.fleet.store.read(store::log_range).await.expect("reads").head
 }
 
-// issue 3: every mutation accepts a key: one effect, an answer about the same thing; with another body it is
+// every mutation accepts a key: one effect, an answer about the same thing; with another body it is
 // refused and nothing is changed; another caller's key is another key
 on_both!(every_change_can_be_repeated_by_its_key, |api| async move {
     let (asks, root) = (Asks::new(&api).await, root(&api).await);
@@ -145,7 +145,7 @@ async fn ten_of_each(servers: &[Caller]) {
     }
 }
 
-// issue 3: concurrent requests with one key have one effect
+// concurrent requests with one key have one effect
 on_both!(ten_at_once_with_one_key_have_one_effect, |api| async move {
     ten_of_each(&[root(&api).await]).await;
 });

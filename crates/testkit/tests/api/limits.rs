@@ -25,7 +25,7 @@ async fn limited(limits: CallerLimits) -> (Fleet, ByHand, Caller, Caller) {
     (fleet, server, loud, quiet)
 }
 
-// DESIGN "limits"; issue 3: calls per caller, with a message in plain words, others unaffected
+// DESIGN "limits"; calls per caller, with a message in plain words, others unaffected
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_beyond_the_share_are_refused_to_that_caller_only() {
     let (_fleet, _server, loud, quiet) = limited(CallerLimits { calls_per_second: 2, burst: 10, streams: 10 }).await;
@@ -111,7 +111,7 @@ async fn streams_beyond_the_share_are_refused_to_that_caller_only() {
     drop(others);
 }
 
-// issue 3: a caller's own time limit is honoured: a call held up by a writer that does not get on ends
+// a caller's own time limit is honoured: a call held up by a writer that does not get on ends
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_ends_when_its_time_is_up() {
     let api = Api::new().await;

@@ -33,7 +33,7 @@ async fn two_commands(api: &Api) -> pb::Run {
     api.carry_out(start_plan("m-1", "two", "r1")).await
 }
 
-// issue 2 item 7: stdout and stderr apart and in order; G-9-08, G-18-14
+// stdout and stderr apart and in order; G-9-08, G-18-14
 on_both!(a_commands_output_is_kept_in_order_with_its_streams_apart, |api| async move {
     api.sim("m-1", &[]).await;
     let run = two_commands(&api).await;
@@ -128,7 +128,7 @@ async fn a_follower_ends_when_the_run_is_canceled() {
     assert_eq!(followed, vec![], "a reboot prints nothing");
 }
 
-// issue 2 item 7: a cap per step, and a marker where it cut
+// a cap per step, and a marker where it cut
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn output_is_cut_at_the_cap_with_a_marker() {
     let api = Api::new().await;

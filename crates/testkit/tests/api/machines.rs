@@ -135,7 +135,7 @@ on_both!(registering_again_while_a_run_is_active_keeps_the_run, |api| async move
     assert!(is_terminal(&canceled));
 });
 
-// issue 2: UpdateMachine and re-registration racing with runs never lose the active run, phase or conditions
+// UpdateMachine and re-registration racing with runs never lose the active run, phase or conditions
 on_both!(updates_that_race_with_runs_lose_nothing, |api| async move {
     api.sim("m-1", &[("sim.fault.reboot", "fail:2")]).await;
     let mut failing = step("reboot", reboot());

@@ -57,7 +57,7 @@ fn calls_about(id: &str) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-// issue 3: existence hidden; a foreign one answers byte for byte like a missing one
+// existence hidden; a foreign one answers byte for byte like a missing one
 on_both!(what_is_foreign_answers_byte_for_byte_like_what_is_missing, |api| async move {
     api.register(machine_of("globex", "globex-0042", &[])).await;
     let ended = api.carry_out(start("globex-0042", "UPGRADE", "r1")).await.run_id;
@@ -100,7 +100,7 @@ async fn world(api: &Api) -> (Vec<String>, Vec<String>) {
     (machines, runs)
 }
 
-// issue 3: lists, watches, events and counts never show foreign ones; foreign ids in filters reveal nothing
+// lists, watches, events and counts never show foreign ones; foreign ids in filters reveal nothing
 on_both!(lists_watches_and_events_hold_only_what_is_the_customers, |api| async move {
     let (machines, runs) = world(&api).await;
     let acme = caller(&api, "acme-viewer", "viewer", "acme").await;
@@ -165,7 +165,7 @@ async fn next(stream: &mut Streaming<pb::RunEvent>) -> pb::Run {
     event.snapshot.expect("a snapshot")
 }
 
-// issue 3: also when a machine changes hands; whoever had it learns nothing that happens to it after that
+// also when a machine changes hands; whoever had it learns nothing that happens to it after that
 on_both!(a_machine_that_changed_hands_is_the_new_owners_at_once, |api| async move {
     for id in ["m-1", "m-2"] {
         api.register(machine_of("acme", id, &[])).await;
@@ -284,7 +284,7 @@ fn update(id: &str, path: &str, change: impl Fn(&mut pb::Machine)) -> pb::Update
     pb::UpdateMachineRequest { machine: Some(machine), update_mask: Some(FieldMask { paths: vec![path.into()] }) }
 }
 
-// issue 3: what a customer may not do, whatever its role
+// what a customer may not do, whatever its role
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_for_a_customer_is_refused_to_all_its_roles() {
     let api = Api::new().await;
@@ -358,7 +358,7 @@ async fn a_customer_does_not_move_a_machine_to_another_provider_by_its_label() {
     acme.machines().update_machine(kept).await.expect("the same provider");
 }
 
-// issue 3: what needs an administrator
+// what needs an administrator
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_only_an_administrator_may_ask_is_refused_to_an_operator() {
     let api = Api::new().await;

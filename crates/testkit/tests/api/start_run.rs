@@ -19,7 +19,7 @@ async fn at_once(api: &Api, requests: Vec<pb::StartRunRequest>) -> Vec<Result<pb
     join_all(calls).await.into_iter().map(|r| r.map(tonic::Response::into_inner)).collect()
 }
 
-// G-12-03, G-20-07, G-21-02; issue 2: one wins, nine FAILED_PRECONDITION
+// G-12-03, G-20-07, G-21-02; one wins, nine FAILED_PRECONDITION
 on_both!(ten_starts_with_different_ids_have_one_winner, |api| async move {
     api.sim("m-1", &[("sim.fault.repave", "hang")]).await;
     let requests = (0..10).map(|i| start("m-1", "REPAVE", &format!("req-{i}"))).collect();
@@ -34,7 +34,7 @@ on_both!(ten_starts_with_different_ids_have_one_winner, |api| async move {
     assert_eq!(api.status("m-1").await.active_run_id, winner.run_id);
 });
 
-// G-12-02, G-20-06; issue 2: with the same id one run, ten equal answers
+// G-12-02, G-20-06; with the same id one run, ten equal answers
 on_both!(ten_starts_with_the_same_id_are_one_run, |api| async move {
     api.freeze().await;
     api.sim("m-1", &[]).await;

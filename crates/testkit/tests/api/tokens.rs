@@ -55,7 +55,7 @@ async fn hanging_run(api: &Api) -> String {
     run
 }
 
-// issue 3: revocation takes effect at once, also for what was used a moment before
+// revocation takes effect at once, also for what was used a moment before
 on_both!(a_revoked_token_is_refused_from_the_next_call_on, |api| async move {
     let root = root(&api).await;
     for _ in 0..5 {
@@ -159,7 +159,7 @@ on_both!(a_stream_opened_while_its_token_is_revoked_ends_too, |api| async move {
     }
 });
 
-// issue 3: expiry ends streams on time
+// expiry ends streams on time
 on_both!(an_expired_token_is_refused_and_its_streams_end, |api| async move {
     let run = hanging_run(&api).await;
     let who = caller_for(&api, "brief", "viewer", "", 2).await;
@@ -196,7 +196,7 @@ async fn only_what_administers_the_fleet_is_an_administrators_token() {
     assert!(there.is_some_and(|t| t.valid(api.server.service.now()).is_ok()));
 }
 
-// issue 3: the last administrator cannot be revoked
+// the last administrator cannot be revoked
 on_both!(the_last_administrator_stays, |api| async move {
     let root = root(&api).await;
     let brief = caller_for(&api, "brief", "admin", "", 1).await;
@@ -233,7 +233,7 @@ async fn two_servers_do_not_revoke_the_last_two_administrators() {
     }
 }
 
-// issue 3: revocation through the other of two servers
+// revocation through the other of two servers
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_token_revoked_through_one_server_is_refused_by_the_other_at_once() {
     let two = Two::start().await;
@@ -317,7 +317,7 @@ impl Captured {
     }
 }
 
-// issue 3: secrets nowhere but in the one answer; a repeated request is answered without it. On one thread,
+// secrets nowhere but in the one answer; a repeated request is answered without it. On one thread,
 // so that whatever the server logs is caught
 #[tokio::test]
 async fn a_secret_is_in_its_one_answer_and_nowhere_else() {

@@ -104,7 +104,7 @@ async fn ten_starts_with_the_same_id_through_two_servers_are_one_run() {
     assert_eq!(effects.iter().filter(|e| e.kind == "repave_started").count(), 1, "and carried out once");
 }
 
-// issue 2: a watcher never misses a row, with several processes
+// a watcher never misses a row, with several processes
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watchers_of_either_server_see_every_event_of_both() {
     let two = Two::start().await;

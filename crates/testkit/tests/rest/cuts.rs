@@ -78,7 +78,7 @@ async fn keep_going(world: &World, left: &AtomicU64) {
     world.api.carry_out(start("m-0", "NET_RECONFIG", "last")).await;
 }
 
-// issue 3: a thousand cuts and resumes of a watch and of a log through each door
+// a thousand cuts and resumes of a watch and of a log through each door
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_cut_and_resumed_is_whole() {
     let (cuts, seed) = (setting("MILLWRIGHT_CUTS", 1000), setting("MILLWRIGHT_SEED", 0x5eed));

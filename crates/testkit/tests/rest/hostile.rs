@@ -227,7 +227,7 @@ async fn strangers_do_not_get_to_send() {
     wire.answer().await.refused(401, "TOKEN_INVALID");
 }
 
-// issue 3: each refusal is on record, also of what never became a call; and who may not is told so first
+// each refusal is on record, also of what never became a call; and who may not is told so first
 #[tokio::test]
 async fn what_does_not_read_is_on_record() {
     let world = World::new().await;

@@ -1,7 +1,7 @@
 //! One room, two doors: every call of the descriptors is made through both, and must come to the same.
 //! A call without an entry here fails the walk.
 
-use crate::fixture::within;
+use crate::fixture::{start, within};
 use crate::world::{Outcome, World};
 use prost_reflect::MethodDescriptor;
 use serde_json::{Value, json};
@@ -228,4 +228,97 @@ async fn strangers_are_refused_alike_at_both_doors() {
             matches!(&rest, Outcome::Refused { code, reason, .. } if code == "UNAUTHENTICATED" && reason == "TOKEN_INVALID")
         );
     }
+}
+
+/// Fields that tell two of a kind apart, and when.
+const TELLING: &[&str] = &[
+    "run_id",
+    "machine_id",
+    "request_id",
+    "created_at",
+    "started_at",
+    "finished_at",
+    "observed",
+    "execution",
+    "execution_id",
+    "subject",
+    "fence",
+    "updated_at",
+    "version",
+    "why",
+    "desired",
+    "token_id",
+    "prefix",
+    "revoked_at",
+    "deadline",
+    "wake_at",
+    "holder",
+    "waiting_for",
+    "status",
+    "name",
+];
+
+/// Done to two of a kind, to the first through gRPC and to the second through REST.
+async fn done_alike(world: &World, rpc: &str, field: &str, ids: [&str; 2], method_and_path: (&str, &str), more: Value) {
+    let token = &world.http.token;
+    let mut message = more.clone();
+    message[field] = json!(ids[0]);
+    let grpc = within(rpc, world.by_grpc(&method(rpc), &message, token)).await;
+    let (verb, path) = method_and_path;
+    let path = format!("/api/v1{}", path.replace("{id}", ids[1]));
+    let body = (verb != "DELETE").then_some(&more);
+    let rest = within(rpc, world.by_rest(verb, &path, body, token)).await;
+    let [grpc, rest] = [grpc, rest].map(|outcome| match outcome {
+        Outcome::Done(mut values, _) => {
+            values.iter_mut().for_each(|v| without(v, TELLING));
+            values
+        }
+        refused @ Outcome::Refused { .. } => panic!("{rpc}: {refused:?}"),
+    });
+    assert_eq!(grpc, rest, "{rpc}");
+}
+
+// what can be done only once is done to two alike, one through each door
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ends_something_answers_alike_through_both_doors() {
+    let world = World::new().await;
+    let mut runs = Vec::new();
+    for i in 0..6 {
+        world.api.sim(&format!("m-{i}"), &[("sim.fault.reboot", "hang")]).await;
+        let run = world.api.start(start(&format!("m-{i}"), "REBOOT", "r")).await.run_id;
+        world.api.at_step(&run, "reboot").await;
+        runs.push(run);
+    }
+    let pair = |i: usize| [runs[i].as_str(), runs[i + 1].as_str()];
+    let why = json!({"reason": "a test"});
+    done_alike(
+        &world,
+        "baremetal.v1.RunService.CancelRun",
+        "run_id",
+        pair(0),
+        ("POST", "/runs/{id}/cancel"),
+        json!({}),
+    )
+    .await;
+    let engine = "/admin/executions/{id}";
+    let (cancel, terminate) = (format!("{engine}/cancel"), format!("{engine}/terminate"));
+    let rpc = "millwright.v1.EngineService.CancelExecution";
+    done_alike(&world, rpc, "execution_id", pair(2), ("POST", &cancel), why.clone()).await;
+    let rpc = "millwright.v1.EngineService.TerminateExecution";
+    done_alike(&world, rpc, "execution_id", pair(4), ("POST", &terminate), why).await;
+    let mut tokens = Vec::new();
+    for name in ["a", "b"] {
+        let made = world.http.post("/api/v1/tokens", &json!({"name": name, "role": "viewer"})).await.ok();
+        tokens.push(made["token"]["token_id"].as_str().expect("an id").to_owned());
+    }
+    let ids = [tokens[0].as_str(), tokens[1].as_str()];
+    done_alike(
+        &world,
+        "millwright.v1.TokenService.RevokeToken",
+        "token_id",
+        ids,
+        ("DELETE", "/tokens/{id}"),
+        json!({}),
+    )
+    .await;
 }

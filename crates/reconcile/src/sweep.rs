@@ -7,9 +7,11 @@ use crate::watch::{Due, Periods, Watch};
 use domain::observation::Lane;
 use domain::{Error, Reason};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use store::sweep::{self, Claim, Sweep};
 use store::{Caller, Tx, machine, switch};
+use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::Instant;
 
@@ -80,12 +82,47 @@ fn due(core: &Core, watch: &mut Watch, row: Option<&Sweep>) -> Due {
     watch.judge(row, &core.options.sweeper, !core.store.is_shared(), Instant::now(), &periods)
 }
 
+/// A look that takes longer keeps its deadline, but gives its place to the next: when a site goes dark, the
+/// machines that answer are not looked at any later for it.
+const PROMPT: Duration = Duration::from_secs(1);
+/// So many times `observe.concurrency` may wait beyond that.
+const OVERDUE_FACTOR: usize = 16;
+
+/// Looks that have given up their place.
+#[derive(Default)]
+struct Overdue {
+    count: AtomicUsize,
+    grew: Notify,
+}
+
+/// One of them, until it is dropped.
+struct Waiting(Arc<Overdue>);
+
+impl Overdue {
+    fn one_more(self: &Arc<Self>) -> Waiting {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.grew.notify_one();
+        Waiting(self.clone())
+    }
+
+    fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// The looks of one sweep that are in the air.
 struct Looks {
     core: Arc<Core>,
     lane: Lane,
     round: u64,
     running: JoinSet<Result<Recorded, Error>>,
+    overdue: Arc<Overdue>,
     beat_at: Instant,
     /// Looks whose result is not in the store.
     failed: usize,
@@ -110,6 +147,7 @@ async fn sweep_once(core: &Arc<Core>, lane: Lane, round: u64) -> Result<(), Erro
         lane,
         round,
         running: JoinSet::new(),
+        overdue: Arc::default(),
         beat_at: Instant::now() + core.options.period,
         failed: 0,
     };
@@ -152,12 +190,20 @@ impl Looks {
             let Some(last) = page.last() else { break };
             after = last.id.to_string();
             for machine in page {
-                while self.running.len() >= self.core.options.concurrency {
+                while !self.has_room() {
                     self.wait().await?;
                 }
                 let (core, read) = (self.core.clone(), Read { machine, frozen });
+                let overdue = self.overdue.clone();
                 self.running.spawn(async move {
-                    let looked = core.look_at(&read).await;
+                    let mut look = std::pin::pin!(core.look_at(&read));
+                    let looked = match tokio::time::timeout(PROMPT, look.as_mut()).await {
+                        Ok(looked) => looked,
+                        Err(_) => {
+                            let _waiting = overdue.one_more();
+                            look.await
+                        }
+                    };
                     if matches!(looked, Ok(Recorded::Outdated)) {
                         core.store.signals().look_at(&read.machine.id);
                     }
@@ -171,13 +217,19 @@ impl Looks {
         Ok(())
     }
 
-    /// Until one look has ended.
+    fn has_room(&self) -> bool {
+        let (most, overdue) = (self.core.options.concurrency, self.overdue.count());
+        self.running.len().saturating_sub(overdue) < most && overdue < most * OVERDUE_FACTOR
+    }
+
+    /// Until one look has ended, or given up its place.
     async fn wait(&mut self) -> Result<(), Cut> {
         loop {
             tokio::select! {
                 biased;
                 () = self.core.stop.cancelled() => return Err(Cut::Stopped),
                 () = tokio::time::sleep_until(self.beat_at) => self.beat().await?,
+                () = self.overdue.grew.notified(), if !self.has_room() => return Ok(()),
                 looked = self.running.join_next() => {
                     self.ended(looked);
                     return Ok(());

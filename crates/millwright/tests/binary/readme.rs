@@ -110,11 +110,23 @@ impl Shell {
     }
 }
 
+/// The processes of a session, as the kernel lists them: a background job has a group of its own.
+fn of_session(session: u32) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let ids = processes.map(|p| p.file_name().to_string_lossy().into_owned()).filter(|id| id.parse::<u32>().is_ok());
+    ids.filter(|id| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        // after the name, which may hold anything: state, parent, group, session
+        let mut fields = stat.rsplit_once(')').map_or("", |f| f.1).split_whitespace();
+        fields.nth(3) == Some(session.to_string().as_str())
+    })
+    .collect()
+}
+
 impl Drop for Shell {
     fn drop(&mut self) {
-        // setsid made it the leader of a group of its own: all it started end with it
-        let group = format!("-{}", self.child.id());
-        let _ended = Command::new("kill").args(["-KILL", "--", &group]).status();
+        // setsid made it the leader of a session of its own: all it started end with it
+        let _ended = Command::new("kill").arg("-KILL").args(of_session(self.child.id())).status();
         let _reaped = self.child.wait();
     }
 }

@@ -28,7 +28,7 @@ pub(crate) async fn gate(State(service): State<Service>, mut request: Request, n
         return next.run(request).await;
     }
     let rule = rule_of(path.trim_start_matches('/'));
-    let request_id = request.extensions().get::<RequestId>().map_or(String::new(), |id| id.as_str().to_owned());
+    let request_id = RequestId::text(request.extensions());
     // through the other door it is known already who asks
     let by = match request.extensions_mut().remove::<Arc<Principal>>() {
         Some(by) => Ok(by),
@@ -63,8 +63,7 @@ pub(crate) async fn gate(State(service): State<Service>, mut request: Request, n
 
 /// Puts on record what was refused before it could become a call: a REST request that does not read.
 pub(crate) async fn refused_before(service: &Service, by: Arc<Principal>, rule: &Rule, parts: &Parts, error: &Error) {
-    let request_id = parts.extensions.get::<RequestId>().map_or(String::new(), |id| id.as_str().to_owned());
-    service.audit_refusal(&Call::new(by, rule.call, request_id, None), rule, error).await;
+    service.audit_refusal(&Call::new(by, rule.call, RequestId::text(&parts.extensions), None), rule, error).await;
 }
 
 fn refuse(e: Error) -> Response {

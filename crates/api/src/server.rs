@@ -143,8 +143,8 @@ async fn only_grpc(request: Request, next: Next) -> Response {
     if kind.starts_with("application/grpc") {
         return next.run(request).await;
     }
-    let path: String = request.uri().path().chars().take(200).collect();
-    let problem = format!("nothing stands at {path}; REST is below /api/v1, gRPC needs its content-type");
+    let problem =
+        format!("nothing stands at {}; REST is below /api/v1, gRPC needs its content-type", request.uri().path());
     rest::error_response(&to_status(Error::new(Reason::NoSuchPath, problem)))
 }
 

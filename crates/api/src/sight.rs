@@ -49,6 +49,11 @@ impl RequestId {
     pub fn as_str(&self) -> &str {
         self.0.to_str().unwrap_or_default()
     }
+
+    /// As the audit keeps it.
+    pub(crate) fn text(extensions: &http::Extensions) -> String {
+        extensions.get::<Self>().map_or(String::new(), |id| id.as_str().to_owned())
+    }
 }
 
 /// The outermost layer: every request has an id and a span, and its answer says which id.

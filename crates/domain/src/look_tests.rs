@@ -1,29 +1,16 @@
 //! What follows from a look, as tables.
 
 use super::*;
-use crate::id::{MachineId, RunId};
-use crate::lifecycle::{Owner, State as _};
-use crate::machine::{ActiveRun, Labels};
+use crate::id::RunId;
+use crate::lifecycle::State as _;
+use crate::machine::ActiveRun;
 use crate::run::RunPhase;
 
 const AT: Timestamp = Timestamp::from_micros(1_000_000);
 
 fn machine(phase: Phase) -> Machine {
-    Machine {
-        id: MachineId::from_text("m-1"),
-        labels: Labels::new(),
-        spec: MachineSpec { serial_number: "S1".into(), target_cluster_ref: "prod".into(), ..MachineSpec::default() },
-        phase,
-        phase_set_by: Owner::Operator,
-        phase_set_at: Timestamp::default(),
-        previous_phase: None,
-        active_run: None,
-        conditions: vec![],
-        observation: None,
-        version: 1,
-        created_at: Timestamp::default(),
-        updated_at: Timestamp::default(),
-    }
+    let spec = MachineSpec { serial_number: "S1".into(), target_cluster_ref: "prod".into(), ..MachineSpec::default() };
+    Machine { spec, ..crate::machine::tests::machine(phase) }
 }
 
 fn busy(mut m: Machine) -> Machine {

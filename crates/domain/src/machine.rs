@@ -334,10 +334,10 @@ pub fn phase_after_success(before: Phase, steps: &[StepKind]) -> Phase {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn machine(phase: Phase) -> Machine {
+    pub(crate) fn machine(phase: Phase) -> Machine {
         Machine {
             id: MachineId::from_text("m-1"),
             labels: Labels::new(),

@@ -104,6 +104,16 @@ pub struct Token {
     pub revoked_by: String,
 }
 
+pub fn revoked(id: &TokenId) -> Error {
+    Error::new(Reason::TokenRevoked, "the token was revoked; ask an administrator for a new one")
+        .with("token_id", id.as_str())
+}
+
+pub fn expired(id: &TokenId, at: Timestamp) -> Error {
+    Error::new(Reason::TokenExpired, format!("the token expired at {at}; ask for a new one"))
+        .with("token_id", id.as_str())
+}
+
 impl Token {
     /// One for the whole fleet that does not expire.
     pub fn new(id: TokenId, name: &str, role: Role, prefix: &str, created_at: Timestamp, created_by: &str) -> Self {
@@ -125,14 +135,8 @@ impl Token {
     /// Whether it opens a door at this moment, and if not, why.
     pub fn valid(&self, now: Timestamp) -> Result<(), Error> {
         match (self.state, self.expires_at) {
-            (TokenState::Revoked, _) => {
-                Err(Error::new(Reason::TokenRevoked, "the token was revoked; ask an administrator for a new one")
-                    .with("token_id", self.id.as_str()))
-            }
-            (TokenState::Active, Some(at)) if at <= now => {
-                Err(Error::new(Reason::TokenExpired, format!("the token expired at {at}; ask for a new one"))
-                    .with("token_id", self.id.as_str()))
-            }
+            (TokenState::Revoked, _) => Err(revoked(&self.id)),
+            (TokenState::Active, Some(at)) if at <= now => Err(expired(&self.id, at)),
             (TokenState::Active, _) => Ok(()),
         }
     }

@@ -11,7 +11,8 @@ pub struct ReconcilerOptions {
     /// What one look may take, whoever is asked.
     pub timeout: Duration,
     /// Looks at the same time: of machines that answer, of machines that do not, and of machines that
-    /// have just changed, so many each.
+    /// have just changed, so many each. A look that takes longer than a second is not counted among them, up
+    /// to sixteen times as many.
     pub concurrency: usize,
     /// What nobody has confirmed for so long is shown as stale.
     pub stale_after: Duration,

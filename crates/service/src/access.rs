@@ -50,28 +50,37 @@ impl Principal {
 
     /// The table's verdict on this caller.
     pub fn may(&self, rule: &Rule) -> Result<(), Error> {
-        if self.role < rule.role {
-            return Err(Error::new(
-                Reason::RoleTooLow,
-                format!(
-                    "{} needs the role {}; the token {} has the role {}",
-                    rule.call, rule.role, self.name, self.role
-                ),
-            )
-            .with("needs", rule.role.as_str()));
-        }
+        self.needs(rule.role, rule.call)?;
         match rule.scope {
-            Scope::Fleet if self.is_scoped() => Err(Error::new(
-                Reason::OutOfScope,
-                format!("{} is about the whole fleet; the token {} is of one customer", rule.call, self.name),
-            )),
-            Scope::Fleet | Scope::Customers => Ok(()),
+            Scope::Fleet => self.for_fleet(rule.call),
+            Scope::Customers => Ok(()),
         }
+    }
+
+    /// Refuses what only a higher role may ask for.
+    pub(crate) fn needs(&self, role: Role, what: &str) -> Result<(), Error> {
+        if self.role >= role {
+            return Ok(());
+        }
+        let message = format!("{what} needs the role {role}; the token {} has the role {}", self.name, self.role);
+        Err(Error::new(Reason::RoleTooLow, message).with("needs", role.as_str()))
+    }
+
+    /// Refuses what is not for a token of one customer.
+    pub(crate) fn for_fleet(&self, what: &str) -> Result<(), Error> {
+        if !self.is_scoped() {
+            return Ok(());
+        }
+        let message = format!("{what} is not for a token of one customer, and the token {} is one", self.name);
+        Err(Error::new(Reason::OutOfScope, message))
     }
 }
 
 /// Tokens remembered after their first use, and callers whose share is counted.
 const REMEMBERED_MAX: usize = 10_000;
+/// Refusals of strangers that are put on record one by one; beyond that one stands for many.
+const STRANGERS_PER_SECOND: u32 = 1;
+const STRANGERS_AT_ONCE: u32 = 20;
 const SECRET_PREFIX: &str = "mwt_";
 /// Longer than any token: not worth hashing.
 const SECRET_MAX: usize = 256;
@@ -126,7 +135,13 @@ fn secret_in(header: Option<&str>) -> Result<&str, Error> {
 
 impl Access {
     pub(crate) fn new(store: Store, limits: CallerLimits) -> Self {
-        Self { store, limits, known: Mutex::default(), standings: Mutex::default(), strangers: Sampler::new(1, 20) }
+        Self {
+            store,
+            limits,
+            known: Mutex::default(),
+            standings: Mutex::default(),
+            strangers: Sampler::new(STRANGERS_PER_SECOND, STRANGERS_AT_ONCE),
+        }
     }
 
     /// Whether somebody can administer the fleet.

@@ -2,8 +2,8 @@
 
 use crate::access::Principal;
 use domain::machine::Machine;
-use domain::token::Role;
-use domain::{Error, Reason, Timestamp};
+use domain::token::{Role, expired, revoked};
+use domain::{Error, Timestamp};
 use std::sync::{Arc, OnceLock};
 
 /// What a caller sent may be anything, and of any length; what is kept of it is not.
@@ -59,29 +59,18 @@ impl Call {
 
     /// Refuses what only a higher role may ask for.
     pub(crate) fn needs(&self, role: Role, what: &str) -> Result<(), Error> {
-        if self.by.role >= role {
-            return Ok(());
-        }
-        Err(Error::new(
-            Reason::RoleTooLow,
-            format!("{what} needs the role {role}; the token {} has the role {}", self.by.name, self.by.role),
-        )
-        .with("needs", role.as_str()))
+        self.by.needs(role, what)
     }
 
     /// Refuses what is not for a token of one customer.
     pub(crate) fn for_fleet(&self, what: &str) -> Result<(), Error> {
-        if !self.by.is_scoped() {
-            return Ok(());
-        }
-        let message = format!("{what} is not for a token of one customer, and the token {} is one", self.by.name);
-        Err(Error::new(Reason::OutOfScope, message))
+        self.by.for_fleet(what)
     }
 
     /// Refuses a call whose token was taken back after it had been let in: a request may take its time to
     /// arrive.
     pub fn not_revoked(&self) -> Result<(), Error> {
-        if self.by.standing.is_revoked() { Err(revoked()) } else { Ok(()) }
+        if self.by.standing.is_revoked() { Err(revoked(&self.by.token_id)) } else { Ok(()) }
     }
 
     /// Whether the caller's token still is good: asked before each thing that a stream says, since one
@@ -89,7 +78,7 @@ impl Call {
     pub(crate) fn still_good(&self, now: Timestamp) -> Result<(), Error> {
         self.not_revoked()?;
         match self.by.expires_at {
-            Some(at) if at <= now => Err(expired(at)),
+            Some(at) if at <= now => Err(expired(&self.by.token_id, at)),
             Some(_) | None => Ok(()),
         }
     }
@@ -103,21 +92,13 @@ impl Call {
                     while now() < at {
                         tokio::time::sleep(at.since(now())).await;
                     }
-                    expired(at)
+                    expired(&self.by.token_id, at)
                 }
             }
         };
         tokio::select! {
-            () = self.by.standing.revoked() => revoked(),
+            () = self.by.standing.revoked() => revoked(&self.by.token_id),
             error = expiry => error,
         }
     }
-}
-
-fn revoked() -> Error {
-    Error::new(Reason::TokenRevoked, "the token was revoked; ask an administrator for a new one")
-}
-
-fn expired(at: Timestamp) -> Error {
-    Error::new(Reason::TokenExpired, format!("the token expired at {at}; ask for a new one"))
 }

@@ -73,6 +73,9 @@ pub(crate) fn find(tx: &mut Tx<'_>, call: &Call, id: &MachineId) -> TxResult<Mac
     Ok(found.ok_or_else(|| not_found(id.as_str()))?)
 }
 
+/// What a token of one customer may not do to a machine.
+pub(crate) const BEYOND_LABELS: &str = "changing more of a machine than its labels";
+
 /// What of a change needs more than an operator for the whole fleet.
 fn may_update(call: &Call, there: &Machine, spec: &MachineSpec, labels: &Labels) -> Result<(), Error> {
     if spec.bmc_endpoint != there.spec.bmc_endpoint || spec.credentials_ref != there.spec.credentials_ref {
@@ -84,9 +87,8 @@ fn may_update(call: &Call, there: &Machine, spec: &MachineSpec, labels: &Labels)
         no_active_run(there)?;
     }
     let same_provider = there.spec.provider_name(&there.labels) == spec.provider_name(labels);
-    if call.by.is_scoped() && (*spec != there.spec || !same_provider) {
-        let message = format!("machine {}: a token of one customer may change labels only", there.id);
-        return Err(Error::new(Reason::OutOfScope, message));
+    if *spec != there.spec || !same_provider {
+        call.for_fleet(BEYOND_LABELS)?;
     }
     Ok(())
 }

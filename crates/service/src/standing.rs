@@ -23,6 +23,10 @@ impl Default for CallerLimits {
     }
 }
 
+/// Refusals of one caller that are put on record one by one; beyond that one stands for many.
+const REFUSALS_PER_SECOND: u32 = 10;
+const REFUSALS_AT_ONCE: u32 = 100;
+
 /// A bucket that fills by itself.
 struct Bucket {
     level: f64,
@@ -85,7 +89,7 @@ impl Standing {
             calls: Mutex::new(Bucket::full(limits.burst)),
             streams: AtomicUsize::new(0),
             revoked: CancellationToken::new(),
-            refusals: Sampler::new(10, 100),
+            refusals: Sampler::new(REFUSALS_PER_SECOND, REFUSALS_AT_ONCE),
         }
     }
 

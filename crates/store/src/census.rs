@@ -1,5 +1,6 @@
 //! How much of what there is, at one moment: what the metrics page shows of the rows. Asked for at a
-//! scrape, never kept up to date by the writes; every count has a bound.
+//! scrape, never kept up to date by the writes; what can grow
+//! without end is counted up to a bound.
 
 use crate::db::{Row, params};
 use crate::error::{DbError, TxResult};

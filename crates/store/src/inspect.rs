@@ -1,6 +1,7 @@
 //! A look at a database that changes nothing: no migration, no file made, no log taken in. For those who
 //! want to know before they start a server.
 
+use crate::postgres::describe;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -95,15 +96,6 @@ pub async fn postgres(config: &tokio_postgres::Config, within: Duration) -> Resu
         Ok(Inspection { database, schema, integrity: Integrity::Unknown("its pages are its own business") })
     };
     tokio::time::timeout(within, looking).await.unwrap_or_else(|_| Err(format!("no answer within {within:?}")))
-}
-
-/// The server's own words, where it had any.
-fn describe(e: &tokio_postgres::Error) -> String {
-    match (e.as_db_error(), std::error::Error::source(e)) {
-        (Some(said), _) => said.message().to_owned(),
-        (None, Some(cause)) => cause.to_string(),
-        (None, None) => e.to_string(),
-    }
 }
 
 #[cfg(test)]

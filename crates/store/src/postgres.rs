@@ -195,7 +195,7 @@ fn gone() -> DbError {
     DbError::Away("the connection to PostgreSQL is gone".into())
 }
 
-fn describe(e: &tokio_postgres::Error) -> String {
+pub(crate) fn describe(e: &tokio_postgres::Error) -> String {
     match e.as_db_error() {
         Some(db) => format!("{} ({})", db.message(), db.code().code()),
         None => match std::error::Error::source(e) {

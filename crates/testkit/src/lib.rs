@@ -6,6 +6,7 @@ pub mod golden;
 pub mod lifecycles;
 pub mod otlp;
 pub mod postgres;
+pub mod samples;
 pub mod scratch;
 pub mod server;
 pub mod tls;

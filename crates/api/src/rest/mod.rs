@@ -30,7 +30,6 @@ pub use openapi::openapi;
 use prost::Message as _;
 use request::Brought;
 use route::{Route, Takes};
-use service::access_table::rule_of;
 use service::{Principal, Service};
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,9 +105,7 @@ impl Rest {
                 match self.message(route, &captured, &by, &parts, body).await {
                     Ok(message) => self.call(route, parts, message).await,
                     Err(e) => {
-                        if let Some(rule) = rule_of(route.grpc.path().trim_start_matches('/')) {
-                            refused_before(&self.service, by, rule, &parts, &e).await;
-                        }
+                        refused_before(&self.service, by, route.rule, &parts, &e).await;
                         Err(to_status(e))
                     }
                 }
@@ -132,9 +129,7 @@ impl Rest {
         parts: &Parts,
         body: Body,
     ) -> Result<Vec<u8>, Error> {
-        if let Some(rule) = rule_of(route.grpc.path().trim_start_matches('/')) {
-            by.may(rule)?;
-        }
+        by.may(route.rule)?;
         let body = self.body(route, &parts.headers, body).await?;
         let last_event = text::header(&parts.headers, &LAST_EVENT_ID);
         let brought = Brought { captured, query: parts.uri.query(), body: &body, last_event };

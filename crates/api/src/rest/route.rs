@@ -8,6 +8,7 @@ use http::uri::PathAndQuery;
 use prost_reflect::{
     Cardinality, DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, MethodDescriptor, Value,
 };
+use service::access_table::{Effect, Rule, rule_of};
 use std::collections::BTreeMap;
 
 /// A field by way of the messages that hold it.
@@ -26,6 +27,8 @@ pub(crate) struct Route {
     pub method: Method,
     pub segments: Vec<Segment>,
     pub rpc: MethodDescriptor,
+    /// Who may.
+    pub rule: &'static Rule,
     /// Where the same call is found through the other door.
     pub grpc: PathAndQuery,
     pub input: MessageDescriptor,
@@ -50,9 +53,8 @@ impl Route {
         self.rpc.is_server_streaming()
     }
 
-    /// Whether the call may change something.
     pub fn mutates(&self) -> bool {
-        self.method != Method::GET
+        self.rule.effect == Effect::Changes
     }
 }
 
@@ -103,6 +105,10 @@ fn route(pool: &DescriptorPool, rpc: MethodDescriptor) -> Result<Route, String> 
     let (method, template, body) = option(pool, &rpc)?;
     let (input, output) = (rpc.input(), rpc.output());
     let grpc = format!("/{}/{}", rpc.parent_service().full_name(), rpc.name());
+    let rule = rule_of(&grpc[1..]).ok_or("has no line in the access table")?;
+    if (method == Method::GET) != (rule.effect == Effect::Reads) {
+        return Err("changes something by GET, or reads by another method".to_owned());
+    }
     let grpc = grpc.parse().map_err(|e| format!("{grpc} is no path: {e}"))?;
     let segments = parse(&template)?;
     let mut variables = Vec::new();
@@ -139,7 +145,7 @@ fn route(pool: &DescriptorPool, rpc: MethodDescriptor) -> Result<Route, String> 
     let sequence = number(&output, "sequence");
     let resume = number(&input, "after_sequence").or_else(|| number(&input, "after")).filter(|_| sequence.is_some());
     let raw = output.get_field_by_name("data").filter(|f| streams && !f.is_list() && f.kind() == Kind::Bytes);
-    Ok(Route { method, segments, rpc, grpc, input, output, variables, takes, query, mask, resume, sequence, raw })
+    Ok(Route { method, segments, rpc, rule, grpc, input, output, variables, takes, query, mask, resume, sequence, raw })
 }
 
 fn is_mask(field: &FieldDescriptor) -> bool {

@@ -1,7 +1,7 @@
 //! Why a machine is as it is.
 
 use super::{Action, Explanation, RunFacts, run};
-use crate::machines::no_active_run;
+use crate::machines::{BEYOND_LABELS, no_active_run};
 use crate::start_run::may_use;
 use crate::states::{desired_of_machine, execution_of_machine};
 use crate::{Call, Service};
@@ -225,7 +225,7 @@ impl MachineFacts {
                 "baremetal.v1.MachineService/UpdateMachine",
                 format!("millwright machine update {} --provider NAME", m.id),
             );
-            actions.push(Action::new(call, rpc, "name its provider", command, self.may_name_provider(call)));
+            actions.push(Action::new(call, rpc, "name its provider", command, call.for_fleet(BEYOND_LABELS)));
         }
         if self.frozen.is_some() {
             let rpc = "millwright.v1.EngineService/Unfreeze";
@@ -243,13 +243,6 @@ impl MachineFacts {
         self.provider.clone()?;
         may_use(call, &self.machine, &default_plan(&self.machine, run_type)?, &BTreeMap::new())?;
         self.unable.iter().find(|u| u.0 == run_type).map_or(Ok(()), |u| Err(u.1.clone()))
-    }
-
-    fn may_name_provider(&self, call: &Call) -> Result<(), Error> {
-        if call.by.is_scoped() {
-            return Err(Error::new(Reason::OutOfScope, "a token of one customer may change labels only"));
-        }
-        Ok(())
     }
 
     fn may_set(&self, to: Phase) -> Result<(), Error> {

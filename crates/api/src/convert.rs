@@ -58,36 +58,37 @@ fn condition(c: Shown) -> pb::Condition {
     }
 }
 
-pub(crate) fn machine(m: &Machine) -> pb::Machine {
+pub(crate) fn machine(m: Machine) -> pb::Machine {
     let active = m.active_run.as_ref().filter(|r| !r.phase.is_terminal());
-    let s = &m.spec;
+    let status = pb::MachineStatus {
+        phase: phase(m.phase).into(),
+        conditions: m.shown_conditions().into_iter().map(condition).collect(),
+        active_run_id: active.map_or(String::new(), |r| r.id.to_string()),
+        effective_state: phase(m.effective_state()).into(),
+        last_seen: m.last_seen().map(timestamp),
+        phase_set_by: m.phase_set_by.to_string(),
+        desired: states::desired_of_machine(&m),
+        observed: m.observed_words(),
+        execution: states::execution_of_machine(&m),
+    };
+    let s = m.spec;
     pb::Machine {
-        machine_id: m.id.to_string(),
-        labels: m.labels.clone(),
+        machine_id: m.id.into_text(),
+        labels: m.labels,
         spec: Some(pb::MachineSpec {
-            ssh_endpoint: s.ssh_endpoint.clone(),
-            bmc_endpoint: s.bmc_endpoint.clone(),
-            target_cluster_ref: s.target_cluster_ref.clone(),
-            mac_addresses: s.mac_addresses.clone(),
-            provider: s.provider.clone(),
-            location: s.location.clone(),
-            rack: s.rack.clone(),
-            serial_number: s.serial_number.clone(),
-            customer_id: s.customer_id.clone(),
-            system_uuid: s.system_uuid.clone(),
-            credentials_ref: s.credentials_ref.clone(),
+            ssh_endpoint: s.ssh_endpoint,
+            bmc_endpoint: s.bmc_endpoint,
+            target_cluster_ref: s.target_cluster_ref,
+            mac_addresses: s.mac_addresses,
+            provider: s.provider,
+            location: s.location,
+            rack: s.rack,
+            serial_number: s.serial_number,
+            customer_id: s.customer_id,
+            system_uuid: s.system_uuid,
+            credentials_ref: s.credentials_ref,
         }),
-        status: Some(pb::MachineStatus {
-            phase: phase(m.phase).into(),
-            conditions: m.shown_conditions().into_iter().map(condition).collect(),
-            active_run_id: active.map_or(String::new(), |r| r.id.to_string()),
-            effective_state: phase(m.effective_state()).into(),
-            last_seen: m.last_seen().map(timestamp),
-            phase_set_by: m.phase_set_by.to_string(),
-            desired: states::desired_of_machine(m),
-            observed: m.observed_words(),
-            execution: states::execution_of_machine(m),
-        }),
+        status: Some(status),
         version: m.version,
     }
 }

@@ -34,13 +34,13 @@ impl MachineService for Machines {
             version: m.version,
         };
         let machine = self.0.register_machine(&call, new).await.map_err(to_status)?;
-        Ok(Response::new(convert::machine(&machine)))
+        Ok(Response::new(convert::machine(machine)))
     }
 
     async fn get_machine(&self, request: Request<pb::GetMachineRequest>) -> Result<Response<pb::Machine>, Status> {
         let (call, r) = open(request, |r| &r.machine_id)?;
         let machine = self.0.get_machine(&call, &r.machine_id).await.map_err(to_status)?;
-        Ok(Response::new(convert::machine(&machine)))
+        Ok(Response::new(convert::machine(machine)))
     }
 
     async fn list_machines(
@@ -51,7 +51,7 @@ impl MachineService for Machines {
         let request = PageRequest { filter: r.filter, page_size: r.page_size, page_token: r.page_token };
         let page = self.0.list_machines(&call, &request).await.map_err(to_status)?;
         Ok(Response::new(pb::ListMachinesResponse {
-            machines: page.items.iter().map(convert::machine).collect(),
+            machines: page.items.into_iter().map(convert::machine).collect(),
             next_page_token: page.next_page_token,
         }))
     }
@@ -70,14 +70,14 @@ impl MachineService for Machines {
             mask: r.update_mask.map(|mask| mask.paths),
         };
         let machine = self.0.update_machine(&call, update).await.map_err(to_status)?;
-        Ok(Response::new(convert::machine(&machine)))
+        Ok(Response::new(convert::machine(machine)))
     }
 
     async fn set_phase(&self, request: Request<pb::SetPhaseRequest>) -> Result<Response<pb::Machine>, Status> {
         let (call, r) = open(request, |r| &r.machine_id)?;
         let phase = convert::phase_from_proto(r.phase).map_err(to_status)?;
         let machine = self.0.set_phase(&call, &r.machine_id, phase, &r.reason).await.map_err(to_status)?;
-        Ok(Response::new(convert::machine(&machine)))
+        Ok(Response::new(convert::machine(machine)))
     }
 
     async fn explain_machine(

@@ -26,6 +26,10 @@ macro_rules! id_type {
             pub fn as_str(&self) -> &str {
                 &self.0
             }
+
+            pub fn into_text(self) -> String {
+                self.0
+            }
         }
 
         impl fmt::Display for $name {

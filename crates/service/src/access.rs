@@ -1,12 +1,13 @@
 //! Who is asking. Tokens are random, shown once, and stored as a hash.
 
 use crate::access_table::{Rule, Scope};
+use crate::lookup::Lookups;
 use crate::standing::{CallerLimits, Sampler, Standing};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::token::{self as tokens, Role, Token};
 use domain::{Error, Reason, Timestamp, TokenId};
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{Caller, Cause, Store, token};
@@ -90,6 +91,7 @@ const SHOWN: usize = SECRET_PREFIX.len() + 4;
 pub struct Access {
     store: Store,
     limits: CallerLimits,
+    lookups: Lookups,
     known: Mutex<Known>,
     standings: Mutex<HashMap<TokenId, Arc<Standing>>>,
     pub(crate) strangers: Sampler,
@@ -99,10 +101,18 @@ pub struct Access {
 /// may hear that the database is away.
 #[derive(Default)]
 struct Known {
-    by_hash: HashMap<String, Token>,
+    by_digest: HashMap<Digest, Arc<Remembered>>,
     /// Raised by every revocation: what was read before one is not remembered after it.
     revocations: u64,
 }
+
+struct Remembered {
+    token: Token,
+    caller: Arc<Principal>,
+}
+
+/// What a secret is known by.
+pub(crate) type Digest = [u8; 32];
 
 /// A fresh token: 256 random bits behind a prefix that scanners know.
 pub fn new_secret() -> Result<String, Error> {
@@ -111,8 +121,17 @@ pub fn new_secret() -> Result<String, Error> {
     Ok(format!("{SECRET_PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
+/// A secret as it is stored.
 pub(crate) fn hash(secret: &str) -> String {
-    Sha256::digest(secret.as_bytes()).iter().map(|b| format!("{b:02x}")).collect()
+    hex(&digest(secret))
+}
+
+fn digest(secret: &str) -> Digest {
+    Sha256::digest(secret.as_bytes()).into()
+}
+
+pub(crate) fn hex(digest: &Digest) -> String {
+    digest.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 pub(crate) fn shown(secret: &str) -> String {
@@ -121,6 +140,10 @@ pub(crate) fn shown(secret: &str) -> String {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unknown() -> Error {
+    Error::new(Reason::TokenInvalid, "the token is not known here; check MILLWRIGHT_TOKEN")
 }
 
 fn secret_in(header: Option<&str>) -> Result<&str, Error> {
@@ -136,6 +159,7 @@ fn secret_in(header: Option<&str>) -> Result<&str, Error> {
 impl Access {
     pub(crate) fn new(store: Store, limits: CallerLimits) -> Self {
         Self {
+            lookups: Lookups::new(store.clone()),
             store,
             limits,
             known: Mutex::default(),
@@ -159,7 +183,7 @@ impl Access {
         let hash = hash(secret);
         let cause = Cause::operator("system", tokens::CREATED, "");
         self.store
-            .write(&Caller::new("system"), "tokens", move |tx| match token::by_hash(tx, &hash)? {
+            .write(&Caller::new("system"), "tokens", move |tx| match tx.point(&token::by_hash(&hash))? {
                 Some(there) => Ok(Some(there)),
                 None => token::insert(tx, &token, &hash, &cause).map(|()| None),
             })
@@ -168,28 +192,12 @@ impl Access {
 
     /// The caller behind an `Authorization` header, within its share of calls.
     pub async fn authenticate(&self, header: Option<&str>) -> Result<Arc<Principal>, Error> {
-        let secret = secret_in(header)?;
         // compared by hash: how long that takes says nothing about the secret
-        let hash = hash(secret);
-        let (token, standing) = loop {
-            let before = lock(&self.known).revocations;
-            let token = self.find(hash.clone()).await?;
-            token.valid(self.store.ambient().now())?;
-            let standing = self.standing(&token.id);
-            // one that was revoked meanwhile must not get a standing that nobody will ever end
-            if lock(&self.known).revocations == before {
-                break (token, standing);
-            }
-        };
-        standing.count_call()?;
-        Ok(Arc::new(Principal {
-            token_id: token.id,
-            name: token.name,
-            role: token.role,
-            customer_id: token.customer_id,
-            expires_at: token.expires_at,
-            standing,
-        }))
+        let digest = digest(secret_in(header)?);
+        let remembered = self.remembered(digest).await?;
+        remembered.token.valid(self.store.ambient().now())?;
+        remembered.caller.standing.count_call()?;
+        Ok(remembered.caller.clone())
     }
 
     /// Whether this token, when the database last answered, was good for the whole fleet. For the one page
@@ -197,31 +205,45 @@ impl Access {
     pub fn was_of_the_fleet(&self, header: Option<&str>) -> bool {
         let Ok(secret) = secret_in(header) else { return false };
         let known = lock(&self.known);
-        let token = known.by_hash.get(&hash(secret));
-        token.is_some_and(|t| t.customer_id.is_empty() && t.valid(self.store.ambient().now()).is_ok())
+        let there = known.by_digest.get(&digest(secret));
+        there.is_some_and(|r| !r.caller.is_scoped() && r.token.valid(self.store.ambient().now()).is_ok())
     }
 
-    async fn find(&self, hash: String) -> Result<Token, Error> {
-        let revocations = {
-            let known = lock(&self.known);
-            // another process can revoke it at any moment: there every call asks the database
-            if let Some(token) = known.by_hash.get(&hash).filter(|_| !self.store.is_shared()) {
-                return Ok(token.clone());
-            }
-            known.revocations
-        };
-        let key = hash.clone();
-        let found = self.store.read(move |tx| token::by_hash(tx, &key)).await?;
-        let token = found
-            .ok_or_else(|| Error::new(Reason::TokenInvalid, "the token is not known here; check MILLWRIGHT_TOKEN"))?;
-        let mut known = lock(&self.known);
-        if known.revocations == revocations {
-            if known.by_hash.len() >= REMEMBERED_MAX {
-                known.by_hash.clear();
-            }
-            known.by_hash.insert(hash, token.clone());
+    /// Whose token it is: from memory where no other process can revoke it, else as the database has it now.
+    async fn remembered(&self, digest: Digest) -> Result<Arc<Remembered>, Error> {
+        if !self.store.is_shared()
+            && let Some(there) = lock(&self.known).by_digest.get(&digest)
+        {
+            return Ok(there.clone());
         }
-        Ok(token)
+        loop {
+            let before = lock(&self.known).revocations;
+            let token = self.lookups.find(digest).await?.ok_or_else(unknown)?;
+            if let Some(there) = lock(&self.known).by_digest.get(&digest)
+                && there.token == token
+            {
+                return Ok(there.clone());
+            }
+            token.valid(self.store.ambient().now())?;
+            let caller = Arc::new(Principal {
+                token_id: token.id.clone(),
+                name: token.name.clone(),
+                role: token.role,
+                customer_id: token.customer_id.clone(),
+                expires_at: token.expires_at,
+                standing: self.standing(&token.id),
+            });
+            let remembered = Arc::new(Remembered { token, caller });
+            let mut known = lock(&self.known);
+            // one that was revoked meanwhile must not get a standing that nobody will ever end
+            if known.revocations == before {
+                if known.by_digest.len() >= REMEMBERED_MAX {
+                    known.by_digest.clear();
+                }
+                known.by_digest.insert(digest, remembered.clone());
+                return Ok(remembered);
+            }
+        }
     }
 
     fn standing(&self, id: &TokenId) -> Arc<Standing> {
@@ -242,7 +264,7 @@ impl Access {
     pub(crate) fn revoked(&self, id: &TokenId) {
         let mut known = lock(&self.known);
         known.revocations += 1;
-        known.by_hash.retain(|_, token| token.id != *id);
+        known.by_digest.retain(|_, there| there.token.id != *id);
         drop(known);
         if let Some(standing) = lock(&self.standings).remove(id) {
             standing.revoke();

@@ -10,6 +10,7 @@ mod engine_admin;
 mod events;
 pub mod explain;
 mod logs;
+mod lookup;
 mod machines;
 mod page;
 mod plans;

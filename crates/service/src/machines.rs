@@ -139,8 +139,8 @@ impl Service {
 
     pub async fn get_machine(&self, call: &Arc<Call>, id: &str) -> Result<Machine, Error> {
         let key = MachineId::from_text(required("machine_id", id)?);
-        let call = call.clone();
-        self.store().read(move |tx| find(tx, &call, &key)).await
+        let found = self.store().point(machine::by_id(&key)).await?.filter(|m| call.sees(m));
+        found.ok_or_else(|| not_found(key.as_str()))
     }
 
     pub async fn list_machines(&self, call: &Call, request: &PageRequest) -> Result<Page<Machine>, Error> {
@@ -177,12 +177,24 @@ impl Service {
     /// An operator's decision. Repeating it changes nothing.
     pub async fn set_phase(&self, call: &Arc<Call>, id: &str, to: Phase, reason: &str) -> Result<Machine, Error> {
         check_text("reason", reason, COMMENT_MAX)?;
-        let machine = self.get_machine(call, id).await?;
-        let in_cluster = if to == Phase::InService { self.cluster_confirms(&machine).await } else { Ok(()) };
-        let id = machine.id;
-        let key = id.to_string();
+        let id = MachineId::from_text(required("machine_id", id)?);
+        let in_cluster = match to {
+            Phase::InService => self.cluster_confirms(&self.get_machine(call, id.as_str()).await?).await,
+            Phase::FactoryReady
+            | Phase::Ready
+            | Phase::Provisioning
+            | Phase::Maintenance
+            | Phase::Rma
+            | Phase::Retired => Ok(()),
+        };
+        let (key, by) = (id.to_string(), call.clone());
         let cause = Cause::operator(&call.by.name, SET_PHASE, reason);
-        self.change(call, &key, move |tx| move_phase(tx, &id, to, &cause, &in_cluster)).await
+        self.change(call, &key, move |tx| {
+            let there = machine::get_for_update(tx, &id)?.filter(|m| by.sees(m));
+            let there = there.ok_or_else(|| not_found(id.as_str()))?;
+            move_phase(tx, there, to, &cause, &in_cluster)
+        })
+        .await
     }
 
     /// Asks the machine's cluster whether it is a ready member.
@@ -216,12 +228,11 @@ impl Service {
 
 fn move_phase(
     tx: &mut Tx<'_>,
-    id: &MachineId,
+    there: Machine,
     to: Phase,
     cause: &Cause,
     in_cluster: &Result<(), Error>,
 ) -> TxResult<Machine> {
-    let there = machine::get_for_update(tx, id)?.ok_or_else(|| not_found(id.as_str()))?;
     if there.phase != to {
         // before the edge is judged: what a run holds cannot be moved at all
         no_active_run(&there)?;
@@ -241,10 +252,18 @@ fn move_phase(
         Guard::Inspected => Err(Error::internal("not an operator's guard")),
     };
     let change = PhaseChange { to, active_run: active.map(|r| r.id), previous_phase: there.previous_phase, conditions };
-    match machine::set_phase(tx, &there, &change, cause, guard)? {
-        Moved::AlreadyThere => Ok(there),
-        Moved::Moved => Ok(machine::get(tx, id)?.ok_or_else(|| not_found(id.as_str()))?),
-    }
+    Ok(match machine::set_phase(tx, &there, &change, cause, guard)? {
+        Moved::AlreadyThere => there,
+        Moved::Moved => Machine {
+            phase: to,
+            phase_set_by: cause.owner(),
+            phase_set_at: now,
+            conditions: change.conditions,
+            version: there.version + 1,
+            updated_at: now,
+            ..there
+        },
+    })
 }
 
 pub(crate) fn no_active_run(machine: &Machine) -> Result<(), Error> {

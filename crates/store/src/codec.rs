@@ -9,8 +9,8 @@ use domain::plan::{BootMode, RebootMode, RmaAction, Step, StepKind};
 use domain::run::{RunChange, RunError, RunPhase, RunType};
 use domain::step::{StepState, StepStatus};
 use domain::{MachineId, Timestamp};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 pub(crate) fn to_json<T: Serialize>(value: &T) -> String {
@@ -18,7 +18,7 @@ pub(crate) fn to_json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-pub(crate) fn from_json<T: DeserializeOwned>(what: &str, text: &str) -> Result<T, DbError> {
+pub(crate) fn from_json<'a, T: Deserialize<'a>>(what: &str, text: &'a str) -> Result<T, DbError> {
     serde_json::from_str(text).map_err(|e| DbError::Defect(format!("{what} in the database does not read: {e}")))
 }
 
@@ -35,53 +35,50 @@ pub(crate) fn run_type(text: &str) -> Result<Option<RunType>, DbError> {
 }
 
 #[derive(Serialize, Deserialize)]
-pub(crate) struct ConditionRow {
-    #[serde(rename = "type")]
-    kind: String,
+pub(crate) struct ConditionRow<'a> {
+    #[serde(rename = "type", borrow)]
+    kind: Cow<'a, str>,
     status: bool,
     reason: String,
     message: String,
     last_transition: i64,
     observed_at: i64,
+    /// Of what was seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    confirmed: Option<bool>,
 }
 
-/// A condition as last seen.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct ObservedRow {
-    #[serde(flatten)]
-    condition: ConditionRow,
-    confirmed: bool,
-}
-
-impl From<&Observed> for ObservedRow {
+impl From<&Observed> for ConditionRow<'_> {
     fn from(o: &Observed) -> Self {
-        Self { condition: ConditionRow::from(&o.condition), confirmed: o.confirmed }
+        Self { confirmed: Some(o.confirmed), ..Self::from(&o.condition) }
     }
 }
 
-impl TryFrom<ObservedRow> for Observed {
+impl TryFrom<ConditionRow<'_>> for Observed {
     type Error = DbError;
-    fn try_from(o: ObservedRow) -> Result<Self, DbError> {
-        Ok(Observed { condition: Condition::try_from(o.condition)?, confirmed: o.confirmed })
+    fn try_from(row: ConditionRow<'_>) -> Result<Self, DbError> {
+        let confirmed = row.confirmed.ok_or_else(|| DbError::Defect("seen, but not whether it still is".to_owned()))?;
+        Ok(Observed { condition: Condition::try_from(row)?, confirmed })
     }
 }
 
-impl From<&Condition> for ConditionRow {
+impl From<&Condition> for ConditionRow<'_> {
     fn from(c: &Condition) -> Self {
         Self {
-            kind: c.kind.as_str().to_owned(),
+            kind: Cow::Borrowed(c.kind.as_str()),
             status: c.status,
             reason: c.reason.clone(),
             message: c.message.clone(),
             last_transition: c.last_transition.micros(),
             observed_at: c.observed_at.micros(),
+            confirmed: None,
         }
     }
 }
 
-impl TryFrom<ConditionRow> for Condition {
+impl TryFrom<ConditionRow<'_>> for Condition {
     type Error = DbError;
-    fn try_from(c: ConditionRow) -> Result<Self, DbError> {
+    fn try_from(c: ConditionRow<'_>) -> Result<Self, DbError> {
         Ok(Condition {
             kind: ConditionType::parse(&c.kind).ok_or_else(|| unknown("condition", &c.kind))?,
             status: c.status,

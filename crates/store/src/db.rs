@@ -82,30 +82,70 @@ macro_rules! params {
 }
 pub(crate) use params;
 
-/// One row; columns are read in order.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Row(pub(crate) Vec<Val>);
+/// One row; columns are read in order. Kept, or where the database has it while it is looked at.
+pub(crate) enum Row<'a> {
+    Kept(Vec<Val>),
+    Sqlite(&'a rusqlite::Row<'a>),
+    Postgres(&'a tokio_postgres::Row),
+}
 
-impl Row {
-    fn wrong(&self, column: usize, wanted: &str) -> DbError {
-        DbError::Defect(format!("column {column} is {:?}, not {wanted}", self.0.get(column)))
+/// A value where it lies.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Seen<'a> {
+    Null,
+    Int(i64),
+    Text(&'a str),
+    Bytes(&'a [u8]),
+}
+
+impl Row<'_> {
+    fn seen(&self, column: usize) -> Result<Seen<'_>, DbError> {
+        match self {
+            Row::Kept(values) => match values.get(column) {
+                Some(Val::Null) => Ok(Seen::Null),
+                Some(Val::Int(v)) => Ok(Seen::Int(*v)),
+                Some(Val::Text(v)) => Ok(Seen::Text(v)),
+                Some(Val::Bytes(v)) => Ok(Seen::Bytes(v)),
+                None => Err(DbError::Defect(format!("there is no column {column}"))),
+            },
+            Row::Sqlite(row) => crate::sqlite::seen(row, column),
+            Row::Postgres(row) => crate::postgres::seen(row, column),
+        }
+    }
+
+    /// The same, to be kept.
+    pub fn keep(&self, columns: usize) -> Result<Row<'static>, DbError> {
+        let keep = |column| {
+            Ok(match self.seen(column)? {
+                Seen::Null => Val::Null,
+                Seen::Int(v) => Val::Int(v),
+                Seen::Text(v) => Val::Text(v.to_owned()),
+                Seen::Bytes(v) => Val::Bytes(v.to_owned()),
+            })
+        };
+        Ok(Row::Kept((0..columns).map(keep).collect::<Result<_, _>>()?))
+    }
+
+    fn wrong(column: usize, seen: Seen<'_>, wanted: &str) -> DbError {
+        DbError::Defect(format!("column {column} is {seen:?}, not {wanted}"))
     }
 
     pub fn int(&self, column: usize) -> Result<i64, DbError> {
-        match self.0.get(column) {
-            Some(Val::Int(v)) => Ok(*v),
-            _ => Err(self.wrong(column, "a number")),
+        match self.seen(column)? {
+            Seen::Int(v) => Ok(v),
+            other => Err(Self::wrong(column, other, "a number")),
         }
     }
 
     pub fn uint(&self, column: usize) -> Result<u64, DbError> {
-        u64::try_from(self.int(column)?).map_err(|_| self.wrong(column, "a natural number"))
+        let v = self.int(column)?;
+        u64::try_from(v).map_err(|_| Self::wrong(column, Seen::Int(v), "a natural number"))
     }
 
     pub fn text(&self, column: usize) -> Result<&str, DbError> {
-        match self.0.get(column) {
-            Some(Val::Text(v)) => Ok(v),
-            _ => Err(self.wrong(column, "a text")),
+        match self.seen(column)? {
+            Seen::Text(v) => Ok(v),
+            other => Err(Self::wrong(column, other, "a text")),
         }
     }
 
@@ -114,9 +154,9 @@ impl Row {
     }
 
     pub fn bytes(&self, column: usize) -> Result<&[u8], DbError> {
-        match self.0.get(column) {
-            Some(Val::Bytes(v)) => Ok(v),
-            _ => Err(self.wrong(column, "bytes")),
+        match self.seen(column)? {
+            Seen::Bytes(v) => Ok(v),
+            other => Err(Self::wrong(column, other, "bytes")),
         }
     }
 
@@ -125,9 +165,9 @@ impl Row {
         column: usize,
         get: impl Fn(&Self, usize) -> Result<T, DbError>,
     ) -> Result<Option<T>, DbError> {
-        match self.0.get(column) {
-            Some(Val::Null) => Ok(None),
-            _ => get(self, column).map(Some),
+        match self.seen(column)? {
+            Seen::Null => Ok(None),
+            Seen::Int(_) | Seen::Text(_) | Seen::Bytes(_) => get(self, column).map(Some),
         }
     }
 
@@ -181,7 +221,15 @@ pub(crate) struct NewLogRow {
 pub(crate) trait Connection: Send {
     fn dialect(&self) -> Dialect;
     fn exec(&mut self, sql: &str, params: &[Val]) -> Result<u64, DbError>;
-    fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row>, DbError>;
+    fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row<'static>>, DbError>;
+    /// Shows the first row, if there is one, where it lies.
+    fn first(&mut self, sql: &str, params: &[Val], show: &mut dyn FnMut(&Row<'_>)) -> Result<(), DbError>;
+    /// Runs the first statement for what it locks and answers with the rows of the second, which takes the
+    /// same values and sees what was there when the lock was got. One round trip.
+    fn rows_after(&mut self, lock: &str, sql: &str, params: &[Val]) -> Result<Vec<Row<'static>>, DbError> {
+        self.rows(lock, params)?;
+        self.rows(sql, params)
+    }
     /// Opens the transaction of a batch (again connecting, if the connection was lost).
     fn begin_write(&mut self) -> Result<(), DbError>;
     /// Opens a snapshot for reading.

@@ -32,6 +32,7 @@ mod log;
 pub mod machine;
 pub mod observation;
 pub mod plan;
+mod point;
 mod postgres;
 mod prepare;
 mod queue;
@@ -56,6 +57,7 @@ pub use census::{Census, Open, WAIT_PREFIX, census};
 pub use error::{Failure, TxResult, is_fenced};
 pub use feed::{Feed, LogEvent, RunEvent};
 pub use log::{LogRange, LogRow, after as log_after, of_subject as log_of_subject, range as log_range};
+pub use point::Point;
 #[doc(hidden)]
 pub use prepare::prepare_all;
 pub use schema::SCHEMA_VERSION;

@@ -5,6 +5,7 @@ use crate::db::{Pair, Row, Val, params};
 use crate::error::{DbError, Failure, TxResult};
 use crate::filter_sql::Where;
 use crate::observation;
+use crate::point::Point;
 use crate::signal::Signal;
 use crate::transition::{Cause, Moved, Transition};
 use crate::tx::Tx;
@@ -113,15 +114,17 @@ fn read(row: &Row, as_of: Timestamp) -> Result<Machine, DbError> {
     })
 }
 
+pub fn by_id(id: &MachineId) -> Point<Machine> {
+    Point { sql: GET, params: vec![Val::from(id.as_str())], read }
+}
+
 pub fn get(tx: &mut Tx<'_>, id: &MachineId) -> TxResult<Option<Machine>> {
-    let now = tx.now();
-    Ok(tx.row(GET, params![id.as_str()])?.as_ref().map(|row| read(row, now)).transpose()?)
+    tx.point(&by_id(id))
 }
 
 /// For an operation that will write it.
 pub fn get_for_update(tx: &mut Tx<'_>, id: &MachineId) -> TxResult<Option<Machine>> {
-    tx.pair(LOCK, params![id.as_str()])?;
-    get(tx, id)
+    tx.locked(LOCK, &by_id(id))
 }
 
 /// Machines in order of their ids, after `after`.

@@ -1,7 +1,7 @@
 //! Observations in the store: one row for each machine that was ever looked at, read together with the
 //! machine and written apart from it, and only when something has changed.
 
-use crate::codec::{ObservedRow, from_json, to_json};
+use crate::codec::{ConditionRow, from_json, to_json};
 use crate::db::{Row, params};
 use crate::error::{DbError, Failure, TxResult};
 use crate::transition::{Cause, Moved, Transition};
@@ -28,7 +28,7 @@ struct TroubleRow {
 pub(crate) fn read(row: &Row, first: usize, as_of: Timestamp) -> Result<Option<Observation>, DbError> {
     let Some(version) = row.maybe(first, Row::uint)? else { return Ok(None) };
     let lane = row.text(first + 1)?;
-    let conditions = from_json::<Vec<ObservedRow>>("observed conditions", row.text(first + 3)?)?;
+    let conditions = from_json::<Vec<ConditionRow>>("observed conditions", row.text(first + 3)?)?;
     let trouble = from_json::<Option<TroubleRow>>("the trouble of a look", row.text(first + 5)?)?;
     let stale_after = row.maybe(first + 9, Row::uint)?.map_or(STALE_AFTER, Duration::from_millis);
     Ok(Some(Observation {
@@ -52,7 +52,7 @@ pub fn record(tx: &mut Tx<'_>, machine: &Machine, new: &Observation, actor: &str
         let was = before.and_then(|o| o.get(seen.condition.kind)).is_some_and(|o| o.condition.status);
         flip(tx, machine, new, seen, was, actor)?;
     }
-    let conditions = to_json(&new.conditions.iter().map(ObservedRow::from).collect::<Vec<_>>());
+    let conditions = to_json(&new.conditions.iter().map(ConditionRow::from).collect::<Vec<_>>());
     let trouble = new.trouble.as_ref().map(|t| TroubleRow { reason: t.reason.clone(), message: t.message.clone() });
     let id = machine.id.as_str();
     let (lane, trouble) = (new.lane.as_str(), to_json(&trouble));

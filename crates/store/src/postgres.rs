@@ -1,7 +1,7 @@
 //! PostgreSQL beneath the contract: tokio-postgres on the owning thread's own small runtime, so that
 //! the flush of the log and COMMIT travel in one write and the head's lock is held for no round trip.
 
-use crate::db::{Connection, Dialect, NewLogRow, Row, Val};
+use crate::db::{Connection, Dialect, NewLogRow, Row, Seen, Val};
 use crate::error::DbError;
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
@@ -65,23 +65,7 @@ impl Postgres {
         if self.in_transaction {
             return Err(gone());
         }
-        let (config, read_only) = (&self.config, self.read_only);
-        let client = self.runtime.block_on(async {
-            let connecting = tokio::time::timeout(CONNECT_TIMEOUT, config.connect(NoTls));
-            let (client, connection) = connecting
-                .await
-                .map_err(|_| DbError::Away(format!("PostgreSQL did not answer within {CONNECT_TIMEOUT:?}")))?
-                .map_err(|e| DbError::Away(describe(&e)))?;
-            // ends with the client; its error reaches the call in flight
-            tokio::spawn(async move { drop(connection.await) });
-            let settings = format!(
-                "SET statement_timeout = {STATEMENT_TIMEOUT_MS}; SET lock_timeout = {LOCK_TIMEOUT_MS}; \
-                 SET idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS}; SET default_transaction_isolation = 'read committed'; \
-                 SET default_transaction_read_only = {read_only}"
-            );
-            client.batch_execute(&settings).await.map_err(|e| classify(&e))?;
-            Ok(client)
-        })?;
+        let client = self.runtime.block_on(connect(&self.config, self.read_only))?;
         self.client = Some(client);
         Ok(())
     }
@@ -159,7 +143,7 @@ impl Postgres {
         })
     }
 
-    fn query(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row>, DbError> {
+    fn query(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row<'static>>, DbError> {
         let statement = self.statement(sql)?;
         let pending = std::mem::take(&mut self.pending);
         let client = self.client.as_ref().ok_or_else(gone)?;
@@ -172,7 +156,7 @@ impl Postgres {
             first.map_err(|e| classify(&e))?;
             second.map_err(|e| classify(&e))
         });
-        self.heard(rows)?.iter().map(row_values).collect()
+        self.heard(rows)?.iter().map(keep).collect()
     }
 
     /// Runs commands without parameters now.
@@ -183,12 +167,40 @@ impl Postgres {
     }
 }
 
-/// Waits for an answer, but not for ever: a peer that vanished sends no error.
 fn wait<T>(runtime: &tokio::runtime::Runtime, call: impl Future<Output = Result<T, DbError>>) -> Result<T, DbError> {
-    runtime.block_on(async {
-        let silent = |_| Err(DbError::Away(format!("PostgreSQL did not answer within {ANSWER_TIMEOUT:?}")));
-        tokio::time::timeout(ANSWER_TIMEOUT, call).await.unwrap_or_else(silent)
-    })
+    runtime.block_on(within(call))
+}
+
+/// Waits for an answer, but not for ever: a peer that vanished sends no error.
+pub(crate) async fn within<T>(call: impl Future<Output = Result<T, DbError>>) -> Result<T, DbError> {
+    let silent = |_| Err(DbError::Away(format!("PostgreSQL did not answer within {ANSWER_TIMEOUT:?}")));
+    tokio::time::timeout(ANSWER_TIMEOUT, call).await.unwrap_or_else(silent)
+}
+
+/// A connection with our limits, driven by the runtime this is called in.
+pub(crate) async fn connect(config: &Config, read_only: bool) -> Result<Client, DbError> {
+    let connecting = tokio::time::timeout(CONNECT_TIMEOUT, config.connect(NoTls));
+    let (client, connection) = connecting
+        .await
+        .map_err(|_| DbError::Away(format!("PostgreSQL did not answer within {CONNECT_TIMEOUT:?}")))?
+        .map_err(|e| DbError::Away(describe(&e)))?;
+    // ends with the client; its error reaches the call in flight
+    tokio::spawn(async move { drop(connection.await) });
+    let settings = format!(
+        "SET statement_timeout = {STATEMENT_TIMEOUT_MS}; SET lock_timeout = {LOCK_TIMEOUT_MS}; \
+         SET idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS}; SET default_transaction_isolation = 'read committed'; \
+         SET default_transaction_read_only = {read_only}"
+    );
+    within(async { client.batch_execute(&settings).await.map_err(|e| classify(&e)) }).await?;
+    Ok(client)
+}
+
+pub(crate) async fn query(
+    client: &Client,
+    statement: &Statement,
+    params: &[Val],
+) -> Result<Vec<tokio_postgres::Row>, DbError> {
+    client.query(statement, &refs(params)).await.map_err(|e| classify(&e))
 }
 
 fn gone() -> DbError {
@@ -205,7 +217,7 @@ pub(crate) fn describe(e: &tokio_postgres::Error) -> String {
     }
 }
 
-fn classify(e: &tokio_postgres::Error) -> DbError {
+pub(crate) fn classify(e: &tokio_postgres::Error) -> DbError {
     let text = describe(e);
     let Some(code) = e.code().map(|c| c.code().to_owned()) else {
         return DbError::Away(text);
@@ -256,19 +268,23 @@ fn refs(params: &[Val]) -> Vec<&(dyn ToSql + Sync)> {
     params.iter().map(|p| p as &(dyn ToSql + Sync)).collect()
 }
 
-fn row_values(row: &tokio_postgres::Row) -> Result<Row, DbError> {
-    let mut values = Vec::with_capacity(row.len());
-    for (i, column) in row.columns().iter().enumerate() {
-        let value = match *column.type_() {
-            Type::INT8 => row.try_get::<_, Option<i64>>(i).map(Val::from),
-            Type::INT4 => row.try_get::<_, Option<i32>>(i).map(|v| Val::from(v.map(i64::from))),
-            Type::BOOL => row.try_get::<_, Option<bool>>(i).map(Val::from),
-            Type::BYTEA => row.try_get::<_, Option<Vec<u8>>>(i).map(Val::from),
-            _ => row.try_get::<_, Option<String>>(i).map(Val::from),
-        };
-        values.push(value.map_err(|e| DbError::Defect(format!("column {}: {e}", column.name())))?);
-    }
-    Ok(Row(values))
+pub(crate) fn seen(row: &tokio_postgres::Row, column: usize) -> Result<Seen<'_>, DbError> {
+    let Some(kind) = row.columns().get(column) else {
+        return Err(DbError::Defect(format!("there is no column {column}")));
+    };
+    let seen = match *kind.type_() {
+        Type::INT8 => row.try_get::<_, Option<i64>>(column).map(|v| v.map(Seen::Int)),
+        Type::INT4 => row.try_get::<_, Option<i32>>(column).map(|v| v.map(|v| Seen::Int(v.into()))),
+        Type::BOOL => row.try_get::<_, Option<bool>>(column).map(|v| v.map(|v| Seen::Int(v.into()))),
+        Type::BYTEA => row.try_get::<_, Option<&[u8]>>(column).map(|v| v.map(Seen::Bytes)),
+        _ => row.try_get::<_, Option<&str>>(column).map(|v| v.map(Seen::Text)),
+    };
+    let seen = seen.map_err(|e| DbError::Defect(format!("column {}: {e}", kind.name())))?;
+    Ok(seen.unwrap_or(Seen::Null))
+}
+
+fn keep(row: &tokio_postgres::Row) -> Result<Row<'static>, DbError> {
+    Row::Postgres(row).keep(row.len())
 }
 
 impl Connection for Postgres {
@@ -292,13 +308,34 @@ impl Connection for Postgres {
         self.heard(result)
     }
 
-    fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row>, DbError> {
+    fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row<'static>>, DbError> {
         self.broke = false;
         match self.query(sql, params) {
             // that it broke since its last use says nothing about the database: to read again is safe
             Err(DbError::Away(_)) if self.broke && self.read_only && !self.in_transaction => self.query(sql, params),
             result => result,
         }
+    }
+
+    fn rows_after(&mut self, lock: &str, sql: &str, params: &[Val]) -> Result<Vec<Row<'static>>, DbError> {
+        let (lock, statement) = (self.statement(lock)?, self.statement(sql)?);
+        let pending = std::mem::take(&mut self.pending);
+        let client = self.client.as_ref().ok_or_else(gone)?;
+        let rows = wait(&self.runtime, async {
+            let before = async {
+                if pending.is_empty() { Ok(()) } else { client.batch_execute(&pending).await.map_err(|e| classify(&e)) }
+            };
+            let (first, second, third) =
+                futures::join!(before, query(client, &lock, params), query(client, &statement, params));
+            first?;
+            second?;
+            third
+        });
+        self.heard(rows)?.iter().map(keep).collect()
+    }
+
+    fn first(&mut self, sql: &str, params: &[Val], show: &mut dyn FnMut(&Row<'_>)) -> Result<(), DbError> {
+        self.rows(sql, params)?.first().map_or(Ok(()), |row| Ok(show(row)))
     }
 
     fn broke(&self) -> bool {

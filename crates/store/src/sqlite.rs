@@ -1,7 +1,8 @@
 //! SQLite beneath the contract: the embedded default. WAL, and `synchronous=FULL`: an answer means disk.
 
-use crate::db::{Connection, Dialect, NewLogRow, Row, Val};
+use crate::db::{Connection, Dialect, NewLogRow, Row, Seen, Val};
 use crate::error::DbError;
+use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{ErrorCode, OpenFlags, ToSql};
 use std::collections::HashMap;
@@ -27,9 +28,24 @@ impl Sqlite {
     pub fn open_read_only(path: &Path) -> Result<Self, DbError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = rusqlite::Connection::open_with_flags(path, flags).map_err(|e| opening(path, &e))?;
-        connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
+        Self::prepared(connection)
+    }
+
+    fn prepared(connection: rusqlite::Connection) -> Result<Self, DbError> {
         connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(|e| classify(&e))?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
+        // a plan is made once: otherwise each new value of a parameter has its statement compiled anew
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(|e| classify(&e))?;
         Ok(Self { connection, texts: HashMap::new(), only_read: false })
+    }
+
+    /// For short reads on a thread that must not wait: a file that is locked is a conflict at once.
+    pub fn open_for_points(path: &Path, cache_kib: u32) -> Result<Self, DbError> {
+        let opened = Self::open_read_only(path)?;
+        opened.connection.busy_timeout(std::time::Duration::ZERO).map_err(|e| classify(&e))?;
+        let cache = -i64::from(cache_kib);
+        opened.connection.pragma_update(None, "cache_size", cache).map_err(|e| classify(&e))?;
+        Ok(opened)
     }
 
     pub fn in_memory() -> Result<Self, DbError> {
@@ -42,9 +58,7 @@ impl Sqlite {
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY;",
             )
             .map_err(|e| classify(&e))?;
-        connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(|e| classify(&e))?;
-        connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
-        Ok(Self { connection, texts: HashMap::new(), only_read: false })
+        Self::prepared(connection)
     }
 
     pub fn raw(&self) -> &rusqlite::Connection {
@@ -86,13 +100,13 @@ fn check_may_run(statement: &rusqlite::Statement<'_>, only_read: bool) -> Result
     Ok(())
 }
 
-fn value(v: ValueRef<'_>) -> Result<Val, DbError> {
-    Ok(match v {
-        ValueRef::Null => Val::Null,
-        ValueRef::Integer(v) => Val::Int(v),
+pub(crate) fn seen<'a>(row: &'a rusqlite::Row<'_>, column: usize) -> Result<Seen<'a>, DbError> {
+    Ok(match row.get_ref(column).map_err(|e| classify(&e))? {
+        ValueRef::Null => Seen::Null,
+        ValueRef::Integer(v) => Seen::Int(v),
         ValueRef::Real(v) => return Err(DbError::Defect(format!("a real number {v} where none is stored"))),
-        ValueRef::Text(v) => Val::Text(String::from_utf8(v.to_vec()).map_err(|e| DbError::Defect(e.to_string()))?),
-        ValueRef::Blob(v) => Val::Bytes(v.to_vec()),
+        ValueRef::Text(v) => Seen::Text(std::str::from_utf8(v).map_err(|e| DbError::Defect(e.to_string()))?),
+        ValueRef::Blob(v) => Seen::Bytes(v),
     })
 }
 
@@ -132,7 +146,7 @@ impl Connection for Sqlite {
         Ok(n as u64)
     }
 
-    fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row>, DbError> {
+    fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row<'static>>, DbError> {
         let text = self.text(sql);
         let mut statement = self.connection.prepare_cached(&text).map_err(|e| classify(&e))?;
         check_may_run(&statement, self.only_read)?;
@@ -140,13 +154,20 @@ impl Connection for Sqlite {
         let mut rows = statement.query(rusqlite::params_from_iter(params)).map_err(|e| classify(&e))?;
         let mut all = Vec::new();
         while let Some(row) = rows.next().map_err(|e| classify(&e))? {
-            let mut values = Vec::with_capacity(columns);
-            for i in 0..columns {
-                values.push(value(row.get_ref(i).map_err(|e| classify(&e))?)?);
-            }
-            all.push(Row(values));
+            all.push(Row::Sqlite(row).keep(columns)?);
         }
         Ok(all)
+    }
+
+    fn first(&mut self, sql: &str, params: &[Val], show: &mut dyn FnMut(&Row<'_>)) -> Result<(), DbError> {
+        let text = self.text(sql);
+        let mut statement = self.connection.prepare_cached(&text).map_err(|e| classify(&e))?;
+        check_may_run(&statement, self.only_read)?;
+        let mut rows = statement.query(rusqlite::params_from_iter(params)).map_err(|e| classify(&e))?;
+        if let Some(row) = rows.next().map_err(|e| classify(&e))? {
+            show(&Row::Sqlite(row));
+        }
+        Ok(())
     }
 
     fn begin_write(&mut self) -> Result<(), DbError> {

@@ -3,6 +3,7 @@
 use crate::ambient::Ambient;
 use crate::db::Connection;
 use crate::error::{DbError, TxResult};
+use crate::point::{Points, PostgresPoints, SqlitePoints};
 use crate::postgres::Postgres;
 use crate::queue::Queue;
 use crate::schema;
@@ -13,6 +14,7 @@ use crate::writer::{Job, WriteJob, run_batch, run_writer};
 use domain::{Error, Reason};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::oneshot;
@@ -100,6 +102,9 @@ struct Inner {
     ambient: Arc<dyn Ambient>,
     signals: Arc<Signals>,
     mode: Mode,
+    /// In memory there is no shorter way.
+    points: Option<Points>,
+    closed: AtomicBool,
     shared: bool,
 }
 
@@ -130,13 +135,17 @@ impl Store {
         let signals = Arc::new(Signals::new());
         let mut first = connect(options, false)?;
         schema::migrate(first.as_mut(), ambient.now())?;
-        let (batch, writers, shared) = match options {
+        let (batch, writers, shared, points) = match options {
             Options::Memory => {
-                let inner = Inner { ambient, signals, mode: Mode::Inline(Mutex::new(first)), shared: false };
+                let mode = Mode::Inline(Mutex::new(first));
+                let inner =
+                    Inner { ambient, signals, mode, points: None, closed: AtomicBool::new(false), shared: false };
                 return Ok(Self { inner: Arc::new(inner), engine: false });
             }
-            Options::Sqlite(_) => (SQLITE_BATCH, 1, false),
-            Options::Postgres(_) => (POSTGRES_BATCH, POSTGRES_WRITERS, true),
+            Options::Sqlite(path) => (SQLITE_BATCH, 1, false, Points::Sqlite(SqlitePoints::open(path)?)),
+            Options::Postgres(config) => {
+                (POSTGRES_BATCH, POSTGRES_WRITERS, true, Points::Postgres(PostgresPoints::new((**config).clone())))
+            }
         };
         let [writes, reads, engine_reads] = domain::metric::LANES;
         let mut threads = Vec::new();
@@ -169,7 +178,8 @@ impl Store {
             })?);
         }
         let mode = Mode::Threads { writers: queues, readers, threads: Mutex::new(threads) };
-        Ok(Self { inner: Arc::new(Inner { ambient, signals, mode, shared }), engine: false })
+        let inner = Inner { ambient, signals, mode, points: Some(points), closed: AtomicBool::new(false), shared };
+        Ok(Self { inner: Arc::new(inner), engine: false })
     }
 
     /// The same store, read on the engine's own lane: a flood of clients' reads does not hold it up.
@@ -184,6 +194,11 @@ impl Store {
 
     pub fn signals(&self) -> &Signals {
         &self.inner.signals
+    }
+
+    /// The short way to what a key names; none in memory, and none in a store that is closed.
+    pub(crate) fn points(&self) -> Option<&Points> {
+        self.inner.points.as_ref().filter(|_| !self.inner.closed.load(Ordering::Acquire))
     }
 
     /// Whether other processes may write to the same database.
@@ -273,6 +288,7 @@ impl Store {
 
     /// Finishes what waits, then ends the threads. Blocks.
     pub fn close(&self) {
+        self.inner.closed.store(true, Ordering::Release);
         if let Mode::Threads { writers, readers, threads } = &self.inner.mode {
             writers.iter().for_each(|q| q.close());
             readers.close();

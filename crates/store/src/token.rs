@@ -1,15 +1,16 @@
 //! Access tokens: only a hash is stored, and a prefix by which a person can tell them apart.
 
 use crate::codec;
-use crate::db::{Pair, Row, params};
+use crate::db::{Pair, Row, Val, params};
 use crate::error::{DbError, TxResult};
 use crate::filter_sql::Where;
+use crate::point::Point;
 use crate::transition::{Cause, Moved, Transition};
 use crate::tx::Tx;
 use domain::filter::{Field, Filter, Schema};
 use domain::lifecycle::State as _;
 use domain::token::{Role, Token, TokenState};
-use domain::{Error, TokenId};
+use domain::{Error, Timestamp, TokenId};
 
 /// What tokens can be filtered by.
 pub const FILTER: Schema = Schema {
@@ -67,18 +68,16 @@ fn read(row: &Row) -> Result<(Token, u64), DbError> {
     Ok((token, row.uint(11)?))
 }
 
-fn one(row: Option<Row>) -> TxResult<Option<Token>> {
-    Ok(row.as_ref().map(read).transpose()?.map(|(token, _)| token))
+fn only(row: &Row, _: Timestamp) -> Result<Token, DbError> {
+    read(row).map(|(token, _)| token)
 }
 
-pub fn by_hash(tx: &mut Tx<'_>, hash: &str) -> TxResult<Option<Token>> {
-    let row = tx.row(BY_HASH, params![hash])?;
-    one(row)
+pub fn by_hash(hash: &str) -> Point<Token> {
+    Point { sql: BY_HASH, params: vec![Val::from(hash)], read: only }
 }
 
 pub fn get(tx: &mut Tx<'_>, id: &TokenId) -> TxResult<Option<Token>> {
-    let row = tx.row(GET, params![id.as_str()])?;
-    one(row)
+    tx.point(&Point { sql: GET, params: vec![Val::from(id.as_str())], read: only })
 }
 
 /// Tokens, newest first, before `before` (empty: from the newest).

@@ -3,6 +3,7 @@
 
 use crate::db::{Connection, Dialect, NewLogRow, Pair, Row, Val};
 use crate::error::{DbError, TxResult};
+use crate::point::Point;
 use crate::signal::Signal;
 use domain::Timestamp;
 
@@ -51,18 +52,37 @@ impl<'a> Tx<'a> {
         self.connection.exec(sql, params)
     }
 
-    pub(crate) fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row>, DbError> {
+    pub(crate) fn rows(&mut self, sql: &str, params: &[Val]) -> Result<Vec<Row<'static>>, DbError> {
         self.count()?;
         self.connection.rows(sql, params)
     }
 
-    pub(crate) fn pair(&mut self, pair: Pair, params: &[Val]) -> Result<Vec<Row>, DbError> {
+    /// What a key names, as this transaction sees it.
+    pub fn point<T>(&mut self, point: &Point<T>) -> TxResult<Option<T>> {
+        self.count()?;
+        Ok(point.run(self.connection, self.now)?)
+    }
+
+    /// What a key names, as it is once its row is locked. `lock` takes the same values.
+    pub(crate) fn locked<T>(&mut self, lock: Pair, point: &Point<T>) -> TxResult<Option<T>> {
+        self.count()?;
+        match self.dialect() {
+            // there is one writer, and it is us
+            Dialect::Sqlite => Ok(point.run(self.connection, self.now)?),
+            Dialect::Postgres => {
+                let rows = self.connection.rows_after(lock.postgres, point.sql, &point.params)?;
+                Ok(rows.first().map(|row| (point.read)(row, self.now)).transpose()?)
+            }
+        }
+    }
+
+    pub(crate) fn pair(&mut self, pair: Pair, params: &[Val]) -> Result<Vec<Row<'static>>, DbError> {
         let sql = pair.get(self.dialect());
         self.rows(sql, params)
     }
 
     /// The only row, if there is one.
-    pub(crate) fn row(&mut self, sql: &str, params: &[Val]) -> Result<Option<Row>, DbError> {
+    pub(crate) fn row(&mut self, sql: &str, params: &[Val]) -> Result<Option<Row<'static>>, DbError> {
         Ok(self.rows(sql, params)?.into_iter().next())
     }
 

@@ -1,0 +1,170 @@
+//! A read by key: one statement that finds at most one row. It is most of what a control plane is asked, so
+//! it takes the shortest way: no queue and no other thread. SQLite is read where the caller stands, which
+//! takes microseconds; PostgreSQL is asked over one connection on which such reads follow each other without
+//! waiting for the answers before them.
+
+use crate::db::{Connection, Row, Val};
+use crate::error::DbError;
+use crate::postgres;
+use crate::sqlite::Sqlite;
+use domain::{Error, Timestamp};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio_postgres::{Client, Config, Statement};
+
+/// One statement, its values, and how its row is read as of a moment.
+pub struct Point<T> {
+    pub(crate) sql: &'static str,
+    pub(crate) params: Vec<Val>,
+    pub(crate) read: fn(&Row<'_>, Timestamp) -> Result<T, DbError>,
+}
+
+impl<T> Point<T> {
+    pub(crate) fn run(&self, connection: &mut dyn Connection, now: Timestamp) -> Result<Option<T>, DbError> {
+        let mut found = None;
+        connection.first(self.sql, &self.params, &mut |row| found = Some((self.read)(row, now)))?;
+        found.transpose()
+    }
+}
+
+/// Where such reads are made.
+pub(crate) enum Points {
+    Sqlite(SqlitePoints),
+    Postgres(PostgresPoints),
+}
+
+/// As many as there are threads that could read at the same time; who finds none takes the longer way.
+const SQLITE_CONNECTIONS: usize = 4;
+/// Of each: the upper levels of every tree, and some of the leaves.
+const SQLITE_CACHE_KIB: u32 = 4 * 1024;
+
+pub(crate) struct SqlitePoints {
+    path: PathBuf,
+    idle: Mutex<Vec<Sqlite>>,
+}
+
+impl SqlitePoints {
+    pub fn open(path: &Path) -> Result<Self, DbError> {
+        let idle = (0..SQLITE_CONNECTIONS).map(|_| connect(path)).collect::<Result<_, _>>()?;
+        Ok(Self { path: path.to_owned(), idle: Mutex::new(idle) })
+    }
+
+    /// `None`: all connections are in use, or this one must wait for the file.
+    pub fn read<T>(&self, point: &Point<T>, now: Timestamp) -> Option<Result<Option<T>, DbError>> {
+        let mut connection = lock(&self.idle).pop()?;
+        let found = point.run(&mut connection, now);
+        // one that met an error may go on meeting it
+        match &found {
+            Ok(_) => lock(&self.idle).push(connection),
+            Err(_) => {
+                if let Ok(fresh) = connect(&self.path) {
+                    connection = fresh;
+                }
+                lock(&self.idle).push(connection);
+            }
+        }
+        match found {
+            Err(DbError::Conflict(_)) => None,
+            found => Some(found),
+        }
+    }
+}
+
+fn connect(path: &Path) -> Result<Sqlite, DbError> {
+    Sqlite::open_for_points(path, SQLITE_CACHE_KIB)
+}
+
+/// One connection, driven by the runtime of whoever reads.
+pub(crate) struct PostgresPoints {
+    config: Config,
+    line: tokio::sync::Mutex<Option<Arc<Line>>>,
+}
+
+struct Line {
+    client: Client,
+    statements: Mutex<HashMap<&'static str, Statement>>,
+}
+
+impl PostgresPoints {
+    pub fn new(config: Config) -> Self {
+        Self { config, line: tokio::sync::Mutex::new(None) }
+    }
+
+    pub async fn read<T>(&self, point: &Point<T>, now: impl Fn() -> Timestamp) -> Result<Option<T>, DbError> {
+        let line = self.line(None).await?;
+        let rows = match postgres::within(line.read(point)).await {
+            // that it broke since its last use says nothing about the database: to read again is safe
+            Err(DbError::Away(_)) if line.client.is_closed() => {
+                let line = self.line(Some(&line)).await?;
+                postgres::within(line.read(point)).await
+            }
+            Err(DbError::Away(text)) => {
+                // after silence it is of no use to anybody
+                self.forget(&line).await;
+                Err(DbError::Away(text))
+            }
+            rows => rows,
+        };
+        rows?.first().map(|row| (point.read)(&Row::Postgres(row), now())).transpose()
+    }
+
+    /// The connection, made anew where it is closed or the one that was found broken.
+    async fn line(&self, broken: Option<&Arc<Line>>) -> Result<Arc<Line>, DbError> {
+        let mut line = self.line.lock().await;
+        match line.as_ref() {
+            Some(there) if !there.client.is_closed() && broken.is_none_or(|b| !Arc::ptr_eq(b, there)) => {
+                Ok(there.clone())
+            }
+            Some(_) | None => {
+                let client = postgres::connect(&self.config, true).await?;
+                let fresh = Arc::new(Line { client, statements: Mutex::default() });
+                *line = Some(fresh.clone());
+                Ok(fresh)
+            }
+        }
+    }
+
+    async fn forget(&self, silent: &Arc<Line>) {
+        let mut line = self.line.lock().await;
+        if line.as_ref().is_some_and(|there| Arc::ptr_eq(there, silent)) {
+            *line = None;
+        }
+    }
+}
+
+impl Line {
+    async fn read<T>(&self, point: &Point<T>) -> Result<Vec<tokio_postgres::Row>, DbError> {
+        let statement = self.statement(point.sql).await?;
+        postgres::query(&self.client, &statement, &point.params).await
+    }
+
+    async fn statement(&self, sql: &'static str) -> Result<Statement, DbError> {
+        let known = lock(&self.statements).get(sql).cloned();
+        if let Some(statement) = known {
+            return Ok(statement);
+        }
+        let statement = self.client.prepare(sql).await.map_err(|e| postgres::classify(&e))?;
+        lock(&self.statements).insert(sql, statement.clone());
+        Ok(statement)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl crate::Store {
+    /// Reads what a key names, if it is there, as it is now.
+    pub async fn point<T: Send + 'static>(&self, point: Point<T>) -> Result<Option<T>, Error> {
+        let found = match self.points() {
+            Some(Points::Postgres(points)) => Some(points.read(&point, || self.ambient().now()).await),
+            Some(Points::Sqlite(points)) => points.read(&point, self.ambient().now()),
+            None => None,
+        };
+        match found {
+            Some(found) => found.map_err(DbError::into_error),
+            None => self.read(move |tx| tx.point(&point)).await,
+        }
+    }
+}

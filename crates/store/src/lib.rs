@@ -37,6 +37,7 @@ mod prepare;
 mod queue;
 pub mod run;
 mod schema;
+mod servers;
 pub mod session;
 mod sight;
 mod signal;

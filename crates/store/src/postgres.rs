@@ -3,16 +3,23 @@
 
 use crate::db::{Connection, Dialect, NewLogRow, Row, Val};
 use crate::error::DbError;
+use crate::servers::{Newest, Servers};
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
-use tokio_postgres::{Client, Config, NoTls, Statement};
+use tokio_postgres::{Client, Config, Statement};
 
 pub(crate) struct Postgres {
     runtime: tokio::runtime::Runtime,
-    config: Config,
+    servers: Servers,
     client: Option<Client>,
+    /// What drives the client, and the timeline its server is on.
+    driver: Option<JoinHandle<()>>,
+    timeline: u32,
+    /// What drives connections that were given up: each ends when the server has answered, or is gone.
+    given_up: Vec<JoinHandle<()>>,
     statements: HashMap<String, Statement>,
     /// Savepoint commands that travel with the next statement.
     pending: String,
@@ -27,10 +34,13 @@ pub(crate) struct Postgres {
 const STATEMENT_TIMEOUT_MS: u32 = 5_000;
 const LOCK_TIMEOUT_MS: u32 = 200;
 const GIVE_WAY_MS: u64 = 10;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Above the server's own limit: who has not answered by then is not there, however open the connection looks.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 const STATEMENTS_CACHED: usize = 512;
+/// So many sessions of the server may still be busy with what we have given up: a commit that waits for a
+/// standby does so for as long as it takes, and must not use up all that the server has.
+const GIVEN_UP_MAX: usize = 2;
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// One statement raises the head and numbers the rows, last before COMMIT.
 pub(crate) const FLUSH: &str = "WITH h AS (UPDATE log_head SET seq = seq + $1 WHERE one = 1 RETURNING seq)
@@ -40,15 +50,18 @@ pub(crate) const FLUSH: &str = "WITH h AS (UPDATE log_head SET seq = seq + $1 WH
  $11::text[], $12::text[], $13::text[], $14::text[]) WITH ORDINALITY AS u(a, b, c, d, e, f, g, h, i, j, k, l, m, ord)";
 
 impl Postgres {
-    pub fn new(config: Config, read_only: bool) -> Result<Self, DbError> {
+    pub fn new(config: &Config, newest: Newest, read_only: bool) -> Result<Self, DbError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|e| DbError::Away(format!("starting a runtime for PostgreSQL: {e}")))?;
         Ok(Self {
             runtime,
-            config,
+            servers: Servers::new(config, newest),
             client: None,
+            driver: None,
+            timeline: 0,
+            given_up: Vec::new(),
             statements: HashMap::new(),
             pending: String::new(),
             in_transaction: false,
@@ -58,32 +71,45 @@ impl Postgres {
     }
 
     fn connect(&mut self) -> Result<(), DbError> {
-        if self.client.as_ref().is_some_and(|c| !c.is_closed()) {
+        let connected = self.client.as_ref().is_some_and(|c| !c.is_closed());
+        if connected && !self.servers.moved_past(self.timeline) {
             return Ok(());
         }
         self.forget();
         if self.in_transaction {
             return Err(gone());
         }
-        let (config, read_only) = (&self.config, self.read_only);
-        let client = self.runtime.block_on(async {
-            let connecting = tokio::time::timeout(CONNECT_TIMEOUT, config.connect(NoTls));
-            let (client, connection) = connecting
-                .await
-                .map_err(|_| DbError::Away(format!("PostgreSQL did not answer within {CONNECT_TIMEOUT:?}")))?
-                .map_err(|e| DbError::Away(describe(&e)))?;
-            // ends with the client; its error reaches the call in flight
-            tokio::spawn(async move { drop(connection.await) });
-            let settings = format!(
-                "SET statement_timeout = {STATEMENT_TIMEOUT_MS}; SET lock_timeout = {LOCK_TIMEOUT_MS}; \
-                 SET idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS}; SET default_transaction_isolation = 'read committed'; \
-                 SET default_transaction_read_only = {read_only}"
-            );
-            client.batch_execute(&settings).await.map_err(|e| classify(&e))?;
-            Ok(client)
-        })?;
-        self.client = Some(client);
+        self.wait_for_given_up()?;
+        let read_only = self.read_only;
+        let settings = format!(
+            "SET statement_timeout = {STATEMENT_TIMEOUT_MS}; SET lock_timeout = {LOCK_TIMEOUT_MS}; \
+             SET idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS}; SET default_transaction_isolation = 'read committed'; \
+             SET default_transaction_read_only = {read_only}"
+        );
+        let servers = &mut self.servers;
+        let connected = self.runtime.block_on(async { servers.connect(&settings).await })?;
+        self.client = Some(connected.client);
+        self.driver = Some(connected.driver);
+        self.timeline = connected.timeline;
         Ok(())
+    }
+
+    /// Waits a moment where too much was given up, and is not over yet.
+    fn wait_for_given_up(&mut self) -> Result<(), DbError> {
+        if self.given_up.len() < GIVEN_UP_MAX {
+            return Ok(());
+        }
+        let given_up = &mut self.given_up;
+        self.runtime.block_on(async {
+            let one = futures::future::select_all(given_up.iter_mut());
+            // in time or not: who has ended is seen below
+            drop(tokio::time::timeout(MOMENT, one).await);
+        });
+        self.given_up.retain(|driver| !driver.is_finished());
+        if self.given_up.len() < GIVEN_UP_MAX {
+            return Ok(());
+        }
+        Err(DbError::Away(format!("PostgreSQL has left {} connections without an answer", self.given_up.len())))
     }
 
     /// After silence the connection is of no use: what comes next must not be taken for the late answer.
@@ -97,6 +123,7 @@ impl Postgres {
 
     fn forget(&mut self) {
         self.client = None;
+        self.given_up.extend(self.driver.take().filter(|driver| !driver.is_finished()));
         self.statements.clear();
         self.pending.clear();
     }
@@ -220,6 +247,8 @@ fn classify(e: &tokio_postgres::Error) -> DbError {
             || c.starts_with("57P")
             // ended for standing still in a transaction
             || c == "25P03"
+            // the server's own disk or system
+            || c.starts_with("58")
             || c.starts_with("53")
             || c.starts_with("28")
             || c.starts_with("3D") =>

@@ -80,11 +80,11 @@ impl Postgres {
             return Err(gone());
         }
         self.wait_for_given_up()?;
-        let read_only = self.read_only;
+        // what travels with a BEGIN that the server fails is done outside of any transaction: there, nothing writes
         let settings = format!(
             "SET statement_timeout = {STATEMENT_TIMEOUT_MS}; SET lock_timeout = {LOCK_TIMEOUT_MS}; \
              SET idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS}; SET default_transaction_isolation = 'read committed'; \
-             SET default_transaction_read_only = {read_only}"
+             SET default_transaction_read_only = on"
         );
         let servers = &mut self.servers;
         let connected = self.runtime.block_on(async { servers.connect(&settings).await })?;
@@ -144,7 +144,7 @@ impl Postgres {
                 return client.prepare(sql).await.map_err(|e| classify(&e));
             }
             let (first, second) = futures::join!(client.batch_execute(&pending), client.prepare(sql));
-            first.map_err(|e| classify(&e))?;
+            first.map_err(|e| opening(&e))?;
             second.map_err(|e| classify(&e))
         });
         let statement = self.heard(statement)?;
@@ -196,7 +196,7 @@ impl Postgres {
                 return client.query(&statement, &refs).await.map_err(|e| classify(&e));
             }
             let (first, second) = futures::join!(client.batch_execute(&pending), client.query(&statement, &refs));
-            first.map_err(|e| classify(&e))?;
+            first.map_err(|e| opening(&e))?;
             second.map_err(|e| classify(&e))
         });
         self.heard(rows)?.iter().map(row_values).collect()
@@ -259,6 +259,14 @@ fn classify(e: &tokio_postgres::Error) -> DbError {
     }
 }
 
+/// Without what had to come first there is no transaction, or not the one that was meant: nobody can go on in it.
+fn opening(e: &tokio_postgres::Error) -> DbError {
+    match classify(e) {
+        DbError::Timeout(text) | DbError::Defect(text) => DbError::Away(text),
+        other => other,
+    }
+}
+
 impl ToSql for Val {
     fn to_sql(
         &self,
@@ -315,7 +323,7 @@ impl Connection for Postgres {
                 return client.execute(&statement, &refs).await.map_err(|e| classify(&e));
             }
             let (first, second) = futures::join!(client.batch_execute(&pending), client.execute(&statement, &refs));
-            first.map_err(|e| classify(&e))?;
+            first.map_err(|e| opening(&e))?;
             second.map_err(|e| classify(&e))
         });
         self.heard(result)
@@ -335,7 +343,7 @@ impl Connection for Postgres {
     }
 
     fn begin_write(&mut self) -> Result<(), DbError> {
-        self.begin("BEGIN;")
+        self.begin("BEGIN READ WRITE;")
     }
 
     fn begin_read(&mut self) -> Result<(), DbError> {

@@ -53,25 +53,34 @@ impl Servers {
         timeline != 0 && timeline < self.newest.0.load(Ordering::Relaxed)
     }
 
-    /// Connects to the first that takes changes, with these settings.
+    /// Connects to the first that takes changes, with these settings. Who has seen none yet asks all of them: an
+    /// old primary that came back may be the first of the list, and says so of itself, too.
     pub async fn connect(&mut self, settings: &str) -> Result<Connected, DbError> {
         let count = self.each.len();
+        let ask_all = count > 1 && self.newest.0.load(Ordering::Relaxed) == 0;
         let share = CONNECT_WITHIN / u32::try_from(count).unwrap_or(u32::MAX);
+        let mut best: Option<(usize, Connected)> = None;
         let mut problems = Vec::new();
         for n in (0..count).map(|n| (self.first + n) % count) {
             let Some(config) = self.each.get(n) else { continue };
             let connecting = tokio::time::timeout(share, greet(config, settings)).await;
             let silent = |_| Err(format!("did not answer within {share:?}"));
             match connecting.unwrap_or_else(silent).and_then(|connected| self.judge(connected)) {
-                Ok(connected) => {
-                    self.first = n;
-                    return Ok(connected);
+                // what was judged later is at least as new
+                Ok(connected) if best.as_ref().is_none_or(|(_, b)| b.timeline < connected.timeline) => {
+                    best = Some((n, connected));
                 }
+                Ok(_) => {}
                 Err(problem) if count == 1 => problems.push(format!("PostgreSQL: {problem}")),
                 Err(problem) => problems.push(format!("PostgreSQL at {}: {problem}", name(config))),
             }
+            if best.is_some() && !ask_all {
+                break;
+            }
         }
-        Err(DbError::Away(problems.join("; ")))
+        let (n, connected) = best.ok_or_else(|| DbError::Away(problems.join("; ")))?;
+        self.first = n;
+        Ok(connected)
     }
 
     fn judge(&self, connected: Connected) -> Result<Connected, String> {

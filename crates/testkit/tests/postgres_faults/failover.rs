@@ -63,10 +63,16 @@ async fn work_goes_on_with_the_standby_and_never_back_to_the_old_primary() {
     on(&pair.primary, Cluster::start_again).await;
     let old = Witness::on(&pair.primary.config(&pair.database)).await;
     let head = old.count("transitions WHERE $1 = ''", "").await;
-    for _ in 0..3 {
+    for _ in 0..2 {
         on(&pair.standby, |standby| standby.execute(END_SESSIONS)).await;
         load.some_more("work goes on where it was").await;
     }
+    // nor does a server that starts only now, and has seen nothing of it
+    let both = Options::Postgres(Box::new(pair.both()));
+    let fresh = blocking(move || Store::open(&both, Arc::new(store::SystemAmbient::new())).expect("opens")).await;
+    let seen = fresh.read(store::log_range).await.expect("reads").head;
+    assert!(i64::try_from(seen).expect("a count") > head, "a new server began with the old primary");
+    blocking(move || fresh.close()).await;
     let strangers = old
         .count("pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND $1 = ''", "")
         .await;

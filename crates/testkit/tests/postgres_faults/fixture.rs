@@ -177,12 +177,15 @@ impl Witness {
         self.client.query_one(&sql, &[&id]).await.expect("counts").get(0)
     }
 
-    /// The version of a machine, how many rows of the log are its own, and how many moves are on record.
+    /// The version of a machine, how many rows of the log are its own, and how many moves are on record: in one
+    /// look, since a commit whose answer was lost may land at any time.
     pub async fn machine(&self, id: &str) -> (i64, i64, i64) {
-        let row = self.client.query_one("SELECT version FROM machines WHERE machine_id = $1", &[&id]).await;
-        let logged = self.count("transitions WHERE entity_kind = 'machine' AND entity_id = $1", id).await;
-        let audited = self.count("audit WHERE target = $1 AND outcome = 'done' AND call LIKE '%SetPhase'", id).await;
-        (row.expect("is there").get(0), logged, audited)
+        let sql = "SELECT version,
+                   (SELECT count(*) FROM transitions WHERE entity_kind = 'machine' AND entity_id = $1),
+                   (SELECT count(*) FROM audit WHERE target = $1 AND outcome = 'done' AND call LIKE '%SetPhase')
+                   FROM machines WHERE machine_id = $1";
+        let row = self.client.query_one(sql, &[&id]).await.expect("is there");
+        (row.get(0), row.get(1), row.get(2))
     }
 
     /// The phases of a machine's runs.

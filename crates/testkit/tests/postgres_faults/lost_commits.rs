@@ -30,7 +30,7 @@ async fn a_repave_survives_the_loss_of_any_commit_or_its_answer() {
         }
     });
     futures::future::join_all(lanes).await;
-    println!("REPAVE: {} of {} commits lost, with or without their doing", points.len(), clean.commits);
+    println!("REPAVE: {} losses at {} commits, of the answer or of the COMMIT itself", points.len(), clean.commits);
     for bench in benches {
         bench.end().await;
     }

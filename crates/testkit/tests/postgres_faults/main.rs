@@ -7,7 +7,7 @@
 //! (`fixture::Witness`), and from the simulated fleet's effect journal. PostgreSQL runs with its stock
 //! durability. Every fault is counted where it is done, and one that was not done fails its test.
 //!
-//! `MILLWRIGHT_FAULT_STRIDE=1` resets a REPAVE at every statement (default: at every ninth);
+//! `MILLWRIGHT_FAULT_STRIDE=1` resets a REPAVE at every statement (default: at every eleventh, twice over);
 //! `MILLWRIGHT_FAULT_ROUNDS=n` stops and crashes the server so many times (default: once each).
 #![allow(clippy::expect_used, clippy::panic, reason = "a test throughout")]
 

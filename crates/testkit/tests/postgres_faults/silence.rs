@@ -24,9 +24,11 @@ async fn falls_silent(moment: Moment) {
             assert!(matches!(answer, Told::NotDone), "{moment:?}: {answer:?}");
         }
     }
-    // and so for everybody else, as long as it lasts
-    let other = bench.set_phase("m-1", Phase::Ready, "another").await;
-    assert!(matches!(other, Told::NotDone), "{moment:?}: {other:?}");
+    if matches!(moment, Moment::Read(_)) {
+        // and so for everybody who comes, as long as it lasts
+        let other = bench.set_phase("m-1", Phase::Ready, "another").await;
+        assert!(matches!(other, Told::NotDone), "{moment:?}: {other:?}");
+    }
     bench.proxy.weather(Weather::Clear);
     eventually("writes to work again", || async {
         matches!(bench.set_phase("m-1", Phase::Ready, "silence").await, Told::Done(_)).then_some(())

@@ -61,7 +61,8 @@ pub struct Server {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Database {
-    /// `postgres://USER@HOST:PORT/NAME`; empty: SQLite in the data folder.
+    /// `postgres://USER@HOST:PORT/NAME`, also with several hosts (`HOST:PORT,HOST:PORT`) of which one takes changes;
+    /// empty: SQLite in the data folder.
     pub url: String,
     pub password_file: Option<PathBuf>,
     /// Only from the environment: `MILLWRIGHT_DATABASE__PASSWORD`.

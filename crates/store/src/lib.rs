@@ -38,6 +38,7 @@ mod prepare;
 mod queue;
 pub mod run;
 mod schema;
+mod servers;
 pub mod session;
 mod sight;
 mod signal;

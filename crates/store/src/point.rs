@@ -6,11 +6,13 @@
 use crate::db::{Connection, Row, Val};
 use crate::error::DbError;
 use crate::postgres;
+use crate::servers::{Newest, Servers};
 use crate::sqlite::Sqlite;
 use domain::{Error, Timestamp};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::time::Instant;
 use tokio_postgres::{Client, Config, Statement};
 
 /// One statement, its values, and how its row is read as of a moment.
@@ -76,19 +78,24 @@ fn connect(path: &Path) -> Result<Sqlite, DbError> {
 }
 
 /// One connection, driven by the runtime of whoever reads.
-pub(crate) struct PostgresPoints {
-    config: Config,
-    line: tokio::sync::Mutex<Option<Arc<Line>>>,
+pub(crate) struct PostgresPoints(tokio::sync::Mutex<Lines>);
+
+struct Lines {
+    servers: Servers,
+    line: Option<Arc<Line>>,
+    /// When connecting last failed, and why.
+    failed: Option<(Instant, DbError)>,
 }
 
 struct Line {
     client: Client,
+    timeline: u32,
     statements: Mutex<HashMap<&'static str, Statement>>,
 }
 
 impl PostgresPoints {
-    pub fn new(config: Config) -> Self {
-        Self { config, line: tokio::sync::Mutex::new(None) }
+    pub fn new(config: &Config, newest: Newest) -> Self {
+        Self(tokio::sync::Mutex::new(Lines { servers: Servers::new(config, newest), line: None, failed: None }))
     }
 
     pub async fn read<T>(&self, point: &Point<T>, now: impl Fn() -> Timestamp) -> Result<Option<T>, DbError> {
@@ -109,26 +116,39 @@ impl PostgresPoints {
         rows?.first().map(|row| (point.read)(&Row::Postgres(row), now())).transpose()
     }
 
-    /// The connection, made anew where it is closed or the one that was found broken.
+    /// The connection, made anew where it is closed, found broken, or to a server that was replaced.
     async fn line(&self, broken: Option<&Arc<Line>>) -> Result<Arc<Line>, DbError> {
-        let mut line = self.line.lock().await;
-        match line.as_ref() {
-            Some(there) if !there.client.is_closed() && broken.is_none_or(|b| !Arc::ptr_eq(b, there)) => {
-                Ok(there.clone())
-            }
-            Some(_) | None => {
-                let client = postgres::connect(&self.config, true).await?;
-                let fresh = Arc::new(Line { client, statements: Mutex::default() });
-                *line = Some(fresh.clone());
-                Ok(fresh)
-            }
+        let asked = Instant::now();
+        let mut lines = self.0.lock().await;
+        let good = |line: &&Arc<Line>| {
+            !line.client.is_closed()
+                && !lines.servers.moved_past(line.timeline)
+                && broken.is_none_or(|broken| !Arc::ptr_eq(broken, line))
+        };
+        if let Some(line) = lines.line.as_ref().filter(good) {
+            return Ok(line.clone());
         }
+        // those who waited for an attempt that failed do not each make one more
+        if let Some((_, problem)) = lines.failed.as_ref().filter(|(at, _)| *at >= asked) {
+            return Err(problem.clone());
+        }
+        let connected = match lines.servers.connect(&postgres::settings()).await {
+            Ok(connected) => connected,
+            Err(problem) => {
+                lines.failed = Some((Instant::now(), problem.clone()));
+                return Err(problem);
+            }
+        };
+        let line =
+            Arc::new(Line { client: connected.client, timeline: connected.timeline, statements: Mutex::default() });
+        lines.line = Some(line.clone());
+        Ok(line)
     }
 
     async fn forget(&self, silent: &Arc<Line>) {
-        let mut line = self.line.lock().await;
-        if line.as_ref().is_some_and(|there| Arc::ptr_eq(there, silent)) {
-            *line = None;
+        let mut lines = self.0.lock().await;
+        if lines.line.as_ref().is_some_and(|there| Arc::ptr_eq(there, silent)) {
+            lines.line = None;
         }
     }
 }

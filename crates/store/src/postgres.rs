@@ -3,16 +3,23 @@
 
 use crate::db::{Connection, Dialect, NewLogRow, Row, Seen, Val};
 use crate::error::DbError;
+use crate::servers::{Newest, Servers};
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
+use tokio::task::JoinHandle;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
-use tokio_postgres::{Client, Config, NoTls, Statement};
+use tokio_postgres::{Client, Config, Statement};
 
 pub(crate) struct Postgres {
     runtime: tokio::runtime::Runtime,
-    config: Config,
+    servers: Servers,
     client: Option<Client>,
+    /// What drives the client, and the timeline its server is on.
+    driver: Option<JoinHandle<()>>,
+    timeline: u32,
+    /// What drives connections that were given up: each ends when the server has answered, or is gone.
+    given_up: Vec<JoinHandle<()>>,
     statements: HashMap<String, Statement>,
     /// Savepoint commands that travel with the next statement.
     pending: String,
@@ -27,10 +34,13 @@ pub(crate) struct Postgres {
 const STATEMENT_TIMEOUT_MS: u32 = 5_000;
 const LOCK_TIMEOUT_MS: u32 = 200;
 const GIVE_WAY_MS: u64 = 10;
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Above the server's own limit: who has not answered by then is not there, however open the connection looks.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(8);
 const STATEMENTS_CACHED: usize = 512;
+/// So many sessions of the server may still be busy with what we have given up: a commit that waits for a
+/// standby does so for as long as it takes, and must not use up all that the server has.
+const GIVEN_UP_MAX: usize = 2;
+const MOMENT: Duration = Duration::from_millis(50);
 
 /// One statement raises the head and numbers the rows, last before COMMIT.
 pub(crate) const FLUSH: &str = "WITH h AS (UPDATE log_head SET seq = seq + $1 WHERE one = 1 RETURNING seq)
@@ -40,15 +50,18 @@ pub(crate) const FLUSH: &str = "WITH h AS (UPDATE log_head SET seq = seq + $1 WH
  $11::text[], $12::text[], $13::text[], $14::text[]) WITH ORDINALITY AS u(a, b, c, d, e, f, g, h, i, j, k, l, m, ord)";
 
 impl Postgres {
-    pub fn new(config: Config, read_only: bool) -> Result<Self, DbError> {
+    pub fn new(config: &Config, newest: Newest, read_only: bool) -> Result<Self, DbError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|e| DbError::Away(format!("starting a runtime for PostgreSQL: {e}")))?;
         Ok(Self {
             runtime,
-            config,
+            servers: Servers::new(config, newest),
             client: None,
+            driver: None,
+            timeline: 0,
+            given_up: Vec::new(),
             statements: HashMap::new(),
             pending: String::new(),
             in_transaction: false,
@@ -58,16 +71,39 @@ impl Postgres {
     }
 
     fn connect(&mut self) -> Result<(), DbError> {
-        if self.client.as_ref().is_some_and(|c| !c.is_closed()) {
+        let connected = self.client.as_ref().is_some_and(|c| !c.is_closed());
+        if connected && !self.servers.moved_past(self.timeline) {
             return Ok(());
         }
         self.forget();
         if self.in_transaction {
             return Err(gone());
         }
-        let client = self.runtime.block_on(connect(&self.config, self.read_only))?;
-        self.client = Some(client);
+        self.wait_for_given_up()?;
+        let servers = &mut self.servers;
+        let connected = self.runtime.block_on(async { servers.connect(&settings()).await })?;
+        self.client = Some(connected.client);
+        self.driver = Some(connected.driver);
+        self.timeline = connected.timeline;
         Ok(())
+    }
+
+    /// Waits a moment where too much was given up, and is not over yet.
+    fn wait_for_given_up(&mut self) -> Result<(), DbError> {
+        if self.given_up.len() < GIVEN_UP_MAX {
+            return Ok(());
+        }
+        let given_up = &mut self.given_up;
+        self.runtime.block_on(async {
+            let one = futures::future::select_all(given_up.iter_mut());
+            // in time or not: who has ended is seen below
+            drop(tokio::time::timeout(MOMENT, one).await);
+        });
+        self.given_up.retain(|driver| !driver.is_finished());
+        if self.given_up.len() < GIVEN_UP_MAX {
+            return Ok(());
+        }
+        Err(DbError::Away(format!("PostgreSQL has left {} connections without an answer", self.given_up.len())))
     }
 
     /// After silence the connection is of no use: what comes next must not be taken for the late answer.
@@ -81,6 +117,7 @@ impl Postgres {
 
     fn forget(&mut self) {
         self.client = None;
+        self.given_up.extend(self.driver.take().filter(|driver| !driver.is_finished()));
         self.statements.clear();
         self.pending.clear();
     }
@@ -101,7 +138,7 @@ impl Postgres {
                 return client.prepare(sql).await.map_err(|e| classify(&e));
             }
             let (first, second) = futures::join!(client.batch_execute(&pending), client.prepare(sql));
-            first.map_err(|e| classify(&e))?;
+            first.map_err(|e| opening(&e))?;
             second.map_err(|e| classify(&e))
         });
         let statement = self.heard(statement)?;
@@ -153,7 +190,7 @@ impl Postgres {
                 return client.query(&statement, &refs).await.map_err(|e| classify(&e));
             }
             let (first, second) = futures::join!(client.batch_execute(&pending), client.query(&statement, &refs));
-            first.map_err(|e| classify(&e))?;
+            first.map_err(|e| opening(&e))?;
             second.map_err(|e| classify(&e))
         });
         self.heard(rows)?.iter().map(keep).collect()
@@ -177,22 +214,14 @@ pub(crate) async fn within<T>(call: impl Future<Output = Result<T, DbError>>) ->
     tokio::time::timeout(ANSWER_TIMEOUT, call).await.unwrap_or_else(silent)
 }
 
-/// A connection with our limits, driven by the runtime this is called in.
-pub(crate) async fn connect(config: &Config, read_only: bool) -> Result<Client, DbError> {
-    let connecting = tokio::time::timeout(CONNECT_TIMEOUT, config.connect(NoTls));
-    let (client, connection) = connecting
-        .await
-        .map_err(|_| DbError::Away(format!("PostgreSQL did not answer within {CONNECT_TIMEOUT:?}")))?
-        .map_err(|e| DbError::Away(describe(&e)))?;
-    // ends with the client; its error reaches the call in flight
-    tokio::spawn(async move { drop(connection.await) });
-    let settings = format!(
+/// With what every connection begins. What travels with a BEGIN that the server fails is done outside of any
+/// transaction: there, nothing writes.
+pub(crate) fn settings() -> String {
+    format!(
         "SET statement_timeout = {STATEMENT_TIMEOUT_MS}; SET lock_timeout = {LOCK_TIMEOUT_MS}; \
          SET idle_in_transaction_session_timeout = {STATEMENT_TIMEOUT_MS}; SET default_transaction_isolation = 'read committed'; \
-         SET default_transaction_read_only = {read_only}"
-    );
-    within(async { client.batch_execute(&settings).await.map_err(|e| classify(&e)) }).await?;
-    Ok(client)
+         SET default_transaction_read_only = on"
+    )
 }
 
 pub(crate) async fn query(
@@ -232,6 +261,8 @@ pub(crate) fn classify(e: &tokio_postgres::Error) -> DbError {
             || c.starts_with("57P")
             // ended for standing still in a transaction
             || c == "25P03"
+            // the server's own disk or system
+            || c.starts_with("58")
             || c.starts_with("53")
             || c.starts_with("28")
             || c.starts_with("3D") =>
@@ -239,6 +270,14 @@ pub(crate) fn classify(e: &tokio_postgres::Error) -> DbError {
             DbError::Away(text)
         }
         _ => DbError::Defect(text),
+    }
+}
+
+/// Without what had to come first there is no transaction, or not the one that was meant: nobody can go on in it.
+fn opening(e: &tokio_postgres::Error) -> DbError {
+    match classify(e) {
+        DbError::Timeout(text) | DbError::Defect(text) => DbError::Away(text),
+        other => other,
     }
 }
 
@@ -302,7 +341,7 @@ impl Connection for Postgres {
                 return client.execute(&statement, &refs).await.map_err(|e| classify(&e));
             }
             let (first, second) = futures::join!(client.batch_execute(&pending), client.execute(&statement, &refs));
-            first.map_err(|e| classify(&e))?;
+            first.map_err(|e| opening(&e))?;
             second.map_err(|e| classify(&e))
         });
         self.heard(result)
@@ -323,7 +362,7 @@ impl Connection for Postgres {
         let client = self.client.as_ref().ok_or_else(gone)?;
         let rows = wait(&self.runtime, async {
             let before = async {
-                if pending.is_empty() { Ok(()) } else { client.batch_execute(&pending).await.map_err(|e| classify(&e)) }
+                if pending.is_empty() { Ok(()) } else { client.batch_execute(&pending).await.map_err(|e| opening(&e)) }
             };
             let (first, second, third) =
                 futures::join!(before, query(client, &lock, params), query(client, &statement, params));
@@ -343,7 +382,7 @@ impl Connection for Postgres {
     }
 
     fn begin_write(&mut self) -> Result<(), DbError> {
-        self.begin("BEGIN;")
+        self.begin("BEGIN READ WRITE;")
     }
 
     fn begin_read(&mut self) -> Result<(), DbError> {

@@ -3,6 +3,7 @@
 
 use crate::db::{Connection, Dialect, Pair};
 use crate::error::DbError;
+use crate::servers::Newest;
 use crate::store::{Options, connect};
 use crate::{
     audit, census, execution, idempotency, log, machine, observation, plan, postgres, run, schema, session, step_log,
@@ -41,7 +42,7 @@ const PAIRS: Named<Named<Pair>> = &[
 /// each. Blocks.
 #[doc(hidden)]
 pub fn prepare_all(options: &Options) -> Vec<(String, Result<(), String>)> {
-    let opened = connect(options, false).and_then(|mut connection| {
+    let opened = connect(options, &Newest::default(), false).and_then(|mut connection| {
         schema::migrate(connection.as_mut(), Timestamp::default())?;
         Ok(connection)
     });

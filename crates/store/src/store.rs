@@ -7,6 +7,7 @@ use crate::point::{Points, PostgresPoints, SqlitePoints};
 use crate::postgres::Postgres;
 use crate::queue::Queue;
 use crate::schema;
+use crate::servers::Newest;
 use crate::signal::Signals;
 use crate::sqlite::Sqlite;
 use crate::tx::Tx;
@@ -133,7 +134,8 @@ impl Store {
 
     fn open_db(options: &Options, ambient: Arc<dyn Ambient>) -> Result<Self, DbError> {
         let signals = Arc::new(Signals::new());
-        let mut first = connect(options, false)?;
+        let newest = Newest::default();
+        let mut first = connect(options, &newest, false)?;
         schema::migrate(first.as_mut(), ambient.now())?;
         let (batch, writers, shared, points) = match options {
             Options::Memory => {
@@ -144,7 +146,8 @@ impl Store {
             }
             Options::Sqlite(path) => (SQLITE_BATCH, 1, false, Points::Sqlite(SqlitePoints::open(path)?)),
             Options::Postgres(config) => {
-                (POSTGRES_BATCH, POSTGRES_WRITERS, true, Points::Postgres(PostgresPoints::new((**config).clone())))
+                let points = PostgresPoints::new(config, newest.clone());
+                (POSTGRES_BATCH, POSTGRES_WRITERS, true, Points::Postgres(points))
             }
         };
         let [writes, reads, engine_reads] = domain::metric::LANES;
@@ -154,7 +157,7 @@ impl Store {
         for _ in 0..writers {
             let connection = match first.take() {
                 Some(connection) => connection,
-                None => connect(options, false)?,
+                None => connect(options, &newest, false)?,
             };
             let queue: Arc<Queue<Box<dyn Job>>> = Arc::new(Queue::new(writes));
             let (q, a, s) = (queue.clone(), ambient.clone(), signals.clone());
@@ -169,7 +172,7 @@ impl Store {
         let lanes =
             std::iter::repeat_n(&readers.doors, READERS).chain(std::iter::repeat_n(&readers.engine, ENGINE_READERS));
         for lane in lanes {
-            let mut connection = connect(options, true)?;
+            let mut connection = connect(options, &newest, true)?;
             let (q, a) = (lane.clone(), ambient.clone());
             threads.push(spawn("store-reader", move || {
                 while let Some(jobs) = q.take(1) {
@@ -310,12 +313,12 @@ impl Store {
     }
 }
 
-pub(crate) fn connect(options: &Options, read_only: bool) -> Result<Box<dyn Connection>, DbError> {
+pub(crate) fn connect(options: &Options, newest: &Newest, read_only: bool) -> Result<Box<dyn Connection>, DbError> {
     Ok(match options {
         Options::Sqlite(path) if read_only => Box::new(Sqlite::open_read_only(path)?),
         Options::Sqlite(path) => Box::new(Sqlite::open(path)?),
         Options::Memory => Box::new(Sqlite::in_memory()?),
-        Options::Postgres(config) => Box::new(Postgres::new((**config).clone(), read_only)?),
+        Options::Postgres(config) => Box::new(Postgres::new(config, newest.clone(), read_only)?),
     })
 }
 

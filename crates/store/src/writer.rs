@@ -17,6 +17,8 @@ use tokio::sync::oneshot;
 pub(crate) trait Job: Send {
     /// Batches run in key order, so that two processes lock rows in the same order.
     fn key(&self) -> u64;
+    /// Whether anybody still waits for it.
+    fn wanted(&self) -> bool;
     fn run(&mut self, tx: &mut Tx<'_>) -> TxResult<()>;
     fn refuse(&mut self, error: Error);
     /// Sends the answer: what the last run left, if the commit went through.
@@ -37,6 +39,10 @@ where
 {
     fn key(&self) -> u64 {
         self.key
+    }
+
+    fn wanted(&self) -> bool {
+        !self.answer.is_closed()
     }
 
     fn run(&mut self, tx: &mut Tx<'_>) -> TxResult<()> {
@@ -81,6 +87,11 @@ pub(crate) fn run_batch(
     signals: &Signals,
     mut batch: Vec<Box<dyn Job>>,
 ) {
+    // after an outage the queue is full of what was given up: who asks now must not wait behind that
+    batch.retain(|job| job.wanted());
+    if batch.is_empty() {
+        return;
+    }
     batch.sort_by_key(|job| job.key());
     let mut outcome = attempt(connection, ambient, signals, &mut batch);
     // that it broke since its last use says nothing about the database, and nothing was committed

@@ -43,6 +43,11 @@ impl Fleet {
         Self::on(&options, seed, folder)
     }
 
+    /// On a database of the caller's.
+    pub fn on_database(options: &Options, seed: u64) -> Self {
+        Self::on(options, seed, None)
+    }
+
     fn on(options: &Options, seed: u64, folder: Option<tempfile::TempDir>) -> Self {
         let ambient: Arc<dyn Ambient> = VirtualAmbient::new(seed);
         let store = Store::open(options, ambient.clone()).expect("the store opens");

@@ -1,6 +1,7 @@
 //! What tests across crates share: launchers of real counterparts, and the surroundings held by hand.
 
 pub mod ambient;
+pub mod fault_proxy;
 pub mod fleet;
 pub mod golden;
 pub mod lifecycles;

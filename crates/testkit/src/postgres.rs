@@ -50,7 +50,7 @@ pub struct Cluster {
     databases: AtomicU32,
 }
 
-/// Starts the server, obeys `kill` and `start` on its input, and cleans up when the input ends.
+/// Starts the server, obeys `kill`, `stop` and `start` on its input, and cleans up when the input ends.
 /// Arguments: the folder, then the command.
 const GUARD: &str = r#"
 folder=$1; shift
@@ -59,6 +59,7 @@ start "$@"
 while read -r order; do
     case $order in
         kill) kill -QUIT "$server"; wait "$server" ;;
+        stop) kill -INT "$server"; wait "$server" ;;
         start) start "$@" ;;
     esac
 done
@@ -75,6 +76,33 @@ impl Cluster {
         };
         let folder = make_folder(&place);
         initialize(&folder);
+        Self::run(folder, durability)
+    }
+
+    /// A standby that follows this server, whose commits from now on wait for it: what is acknowledged is
+    /// there, too.
+    pub fn with_standby(&self) -> Self {
+        let folder = make_folder(&std::env::temp_dir());
+        let mut copy = as_server(&program("pg_basebackup"));
+        copy.args(["--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--username", USER, "--host"]);
+        copy.arg(self.folder.join("run")).arg("--port").arg(PORT.to_string());
+        copy.arg("--pgdata").arg(folder.join("data"));
+        run(&mut copy);
+        let standby = Self::run(folder, Durability::Stock);
+        self.execute("ALTER SYSTEM SET synchronous_standby_names = '*'");
+        self.execute("SELECT pg_reload_conf()");
+        let follows = "SELECT 1 / count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+        let follows = || execute(self.config("postgres"), follows.to_owned()).is_ok().then_some(());
+        self.wait(follows, "to have its standby follow");
+        standby
+    }
+
+    /// A standby becomes the server that takes changes, and waits for nobody.
+    pub fn promote(&self) {
+        self.execute("SELECT pg_promote()");
+    }
+
+    fn run(folder: PathBuf, durability: Durability) -> Self {
         let guard = Command::new("sh")
             .arg("-c")
             .arg(GUARD)
@@ -101,7 +129,8 @@ impl Cluster {
         self.config(&name)
     }
 
-    fn config(&self, database: &str) -> Config {
+    /// How to reach one of its databases.
+    pub fn config(&self, database: &str) -> Config {
         let mut config = Config::new();
         config.host_path(self.folder.join("run")).port(PORT).user(USER).dbname(database);
         config
@@ -114,7 +143,15 @@ impl Cluster {
         self.wait(down, "to be gone");
     }
 
-    /// Starts the server again after [`Cluster::kill`]. Answers once it takes connections.
+    /// The server is stopped as by its administrator: sessions are ended, then it writes everything down.
+    /// Answers once it is gone.
+    pub fn stop(&self) {
+        self.order("stop");
+        let down = || (!self.is_up()).then_some(());
+        self.wait(down, "to be gone");
+    }
+
+    /// Starts the server again after [`Cluster::kill`] or [`Cluster::stop`]. Answers once it takes connections.
     pub fn start_again(&self) {
         self.order("start");
         self.wait_until_up();
@@ -143,7 +180,8 @@ impl Cluster {
         }
     }
 
-    fn execute(&self, sql: &str) {
+    /// Runs a statement as the administrator, in the database `postgres`.
+    pub fn execute(&self, sql: &str) {
         if let Err(e) = execute(self.config("postgres"), sql.to_owned()) {
             panic!("{sql}: {e}\n{}", self.log());
         }

@@ -7,6 +7,7 @@ mod audit;
 mod backup;
 mod configuration;
 mod contexts;
+mod database_faults;
 mod demo;
 mod doctor;
 mod dry_run;

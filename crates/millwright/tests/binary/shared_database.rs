@@ -24,7 +24,7 @@ pub fn database() -> String {
     format!("postgres://{user}@/{name}?host={}", encoded(&socket.expect("a socket")))
 }
 
-fn encoded(text: &str) -> String {
+pub fn encoded(text: &str) -> String {
     let mut out = String::new();
     for byte in text.bytes() {
         match byte {

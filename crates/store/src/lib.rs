@@ -30,6 +30,7 @@ pub mod idempotency;
 pub mod inspect;
 mod log;
 pub mod machine;
+mod newest;
 pub mod observation;
 pub mod plan;
 mod postgres;

@@ -3,6 +3,7 @@
 use crate::ambient::Ambient;
 use crate::db::Connection;
 use crate::error::{DbError, TxResult};
+use crate::newest::newest;
 use crate::postgres::Postgres;
 use crate::queue::Queue;
 use crate::schema;
@@ -130,6 +131,7 @@ impl Store {
         let signals = Arc::new(Signals::new());
         let mut first = connect(options, false)?;
         schema::migrate(first.as_mut(), ambient.now())?;
+        ambient.not_before(newest(first.as_mut())?);
         let (batch, writers, shared) = match options {
             Options::Memory => {
                 let inner = Inner { ambient, signals, mode: Mode::Inline(Mutex::new(first)), shared: false };

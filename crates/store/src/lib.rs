@@ -32,6 +32,7 @@ mod log;
 pub mod machine;
 mod newest;
 pub mod observation;
+mod place;
 pub mod plan;
 mod postgres;
 mod prepare;

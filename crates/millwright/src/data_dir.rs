@@ -20,6 +20,7 @@ impl DataDir {
         // what is in it is for nobody else's eyes
         let mut folder = std::fs::DirBuilder::new();
         folder.recursive(true).mode(0o700).create(path).map_err(|e| failed("creating the data folder", e))?;
+        sync_folder_of(path).map_err(|e| failed("making sure of the data folder", e))?;
         let lock_path = path.join("lock");
         let mut options = OpenOptions::new();
         let lock = options.create(true).truncate(false).write(true).mode(0o600).open(&lock_path);
@@ -148,7 +149,21 @@ fn read_text(path: &Path) -> Result<Option<String>, String> {
     }
 }
 
+/// Makes sure that the name of a file or folder outlasts a power cut: it stands in the folder above.
+fn sync_folder_of(path: &Path) -> std::io::Result<()> {
+    let above = std::path::absolute(path)?;
+    match above.parent().map(File::open) {
+        Some(Ok(folder)) => folder.sync_all(),
+        // one that may not be looked into was not made by us
+        Some(Err(e)) if e.kind() == std::io::ErrorKind::PermissionDenied => Ok(()),
+        Some(Err(e)) => Err(e),
+        None => Ok(()),
+    }
+}
+
 /// A new file in the place of whatever is there: its mode, its links and those who have it open go with it.
+/// Once written it is on disk, under its name: a power cut must not bring back what was before, for the
+/// database by then knows this one.
 fn write_private(path: &Path, text: &str) -> Result<(), String> {
     let new = path.with_extension("new");
     let write = || -> std::io::Result<()> {
@@ -159,7 +174,8 @@ fn write_private(path: &Path, text: &str) -> Result<(), String> {
         let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
         writeln!(file, "{text}")?;
         file.sync_all()?;
-        std::fs::rename(&new, path)
+        std::fs::rename(&new, path)?;
+        sync_folder_of(path)
     };
     write().map_err(|e| format!("writing {}: {e}", path.display()))
 }

@@ -10,11 +10,14 @@ pub trait Ambient: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
     /// A fresh UUIDv7: sorts by time.
     fn uuid(&self) -> Uuid;
+    /// Told once, when the database is opened, of the newest moment that is written in it.
+    fn not_before(&self, _: Timestamp) {}
 }
 
 /// The machine's clock, kept from jumping: it follows the wall clock as long as the two agree within
 /// [`JUMP`], and otherwise walks towards it, so that an administrator's `date -s` neither expires every
-/// deadline at once nor freezes every timer for an hour.
+/// deadline at once nor freezes every timer for an hour. A restart is no way around that: it goes on from the
+/// newest moment in the database where the wall clock is behind it.
 pub struct SystemAmbient {
     last: Mutex<(Instant, i64)>,
 }
@@ -61,6 +64,21 @@ impl Ambient for SystemAmbient {
         );
         Uuid::new_v7(ts)
     }
+
+    fn not_before(&self, newest: Timestamp) {
+        let mut last = self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let behind = newest.micros().saturating_sub(last.1);
+        if behind > JUMP {
+            tracing::warn!(
+                seconds = behind / 1_000_000,
+                newest = %newest,
+                "the clock is behind what was written last: going on from there, and slowly back to the clock"
+            );
+        }
+        if behind > 0 {
+            *last = (Instant::now(), newest.micros());
+        }
+    }
 }
 
 /// The next reading, given the last one, the monotonic time passed since, and the wall clock.
@@ -84,5 +102,17 @@ mod tests {
         let hour = 3_600_000_000;
         assert_eq!(steady(hour, 1_000_000, 2 * hour), hour + 1_050_000, "an hour ahead: walks faster");
         assert_eq!(steady(2 * hour, 1_000_000, hour), 2 * hour + 950_000, "an hour behind: walks slower");
+    }
+
+    #[test]
+    fn goes_on_from_what_was_written_last() {
+        let ambient = SystemAmbient::new();
+        let now = ambient.now();
+        ambient.not_before(now.minus(std::time::Duration::from_secs(60)));
+        assert!(ambient.now() >= now, "an older moment changes nothing");
+        let later = now.plus(std::time::Duration::from_secs(3600));
+        ambient.not_before(later);
+        let again = ambient.now();
+        assert!(again >= later && again.since(later) < std::time::Duration::from_secs(60), "{again}");
     }
 }

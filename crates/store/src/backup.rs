@@ -57,6 +57,20 @@ pub fn backup(database: &Path, target: &Path) -> Result<(), Error> {
             _ => failed("backing up", database, e),
         });
     }
+    let source = Sqlite::open_read_only(database).map_err(db_failed("opening", database))?;
+    copy(&source, target)
+}
+
+/// Copies what a server still has open beside where it was, and answers with the name of the copy.
+pub(crate) fn rescue(open: &Sqlite, database: &Path) -> Result<PathBuf, Error> {
+    let names = std::iter::once(".rescued".to_owned()).chain((2..).map(|n| format!(".rescued.{n}")));
+    let target = names.take(1000).map(|name| with_suffix(database, &name)).find(|path| !path.exists());
+    let target = target.ok_or_else(|| failed("saving", database, "too many earlier ones are kept beside it"))?;
+    copy(open, &target)?;
+    Ok(target)
+}
+
+fn copy(source: &Sqlite, target: &Path) -> Result<(), Error> {
     let partial = beside(target);
     remove_if_there(&partial).map_err(|e| failed("removing", &partial, e))?;
     // an empty file is taken as it is: nobody can open what is still to be filled
@@ -66,7 +80,7 @@ pub fn backup(database: &Path, target: &Path) -> Result<(), Error> {
         .mode(0o600)
         .open(&partial)
         .map_err(|e| failed("making", &partial, e))?;
-    let copied = copy_into(database, &partial, target);
+    let copied = copy_into(source, &partial, target);
     if copied.is_err() {
         // what failed is the news; what is left of it is in nobody's way
         drop(remove_if_there(&partial));
@@ -74,8 +88,7 @@ pub fn backup(database: &Path, target: &Path) -> Result<(), Error> {
     copied
 }
 
-fn copy_into(database: &Path, partial: &Path, target: &Path) -> Result<(), Error> {
-    let source = Sqlite::open_read_only(database).map_err(db_failed("opening", database))?;
+fn copy_into(source: &Sqlite, partial: &Path, target: &Path) -> Result<(), Error> {
     let text = partial.to_str().ok_or_else(|| failed("backing up to", target, "the path is not valid UTF-8"))?;
     source.raw().execute("VACUUM INTO ?1", [text]).map_err(|e| db_failed("backing up to", target)(classify(&e)))?;
     check(partial)?;

@@ -11,7 +11,7 @@ pub(crate) enum DbError {
     Full(String),
     /// Not reachable, read-only, or not readable right now.
     Away(String),
-    /// The commit was sent and no answer came.
+    /// The commit was sent and no answer came, or the disk failed in the middle of it.
     CommitUnknown(String),
     /// The statement took longer than its budget.
     Timeout(String),
@@ -93,10 +93,10 @@ impl DbError {
                 )
             }
             DbError::CommitUnknown(m) => {
-                tracing::error!(error = %m, "the answer to a commit was lost");
+                tracing::error!(error = %m, "the outcome of a commit is not known");
                 Error::new(
                     Reason::OutcomeUnknown,
-                    "the connection to the database was lost during the commit; the change may or may not have been made. Repeating the call is safe",
+                    "the database failed during the commit; the change may or may not have been made. Repeating the call is safe",
                 )
             }
             DbError::Timeout(m) => {

@@ -6,8 +6,8 @@ use crate::error::DbError;
 use crate::servers::Newest;
 use crate::store::{Options, connect};
 use crate::{
-    audit, census, execution, idempotency, log, machine, observation, plan, postgres, run, schema, session, step_log,
-    sweep, switch, token,
+    audit, census, execution, idempotency, log, machine, newest, observation, plan, postgres, run, schema, session,
+    step_log, sweep, switch, token,
 };
 use domain::Timestamp;
 
@@ -20,6 +20,7 @@ const STATEMENTS: Named<Named<&'static str>> = &[
     ("idempotency", idempotency::STATEMENTS),
     ("log", log::STATEMENTS),
     ("machine", machine::STATEMENTS),
+    ("newest", newest::STATEMENTS),
     ("observation", observation::STATEMENTS),
     ("plan", plan::STATEMENTS),
     ("run", run::STATEMENTS),

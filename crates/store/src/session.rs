@@ -17,7 +17,7 @@ crate::statements! {
     RELEASE = "UPDATE sessions SET state = 'released', ended_because = 'handed over' WHERE session_id = $1 AND state = 'live'";
     FORGET_OLD = "DELETE FROM sessions WHERE state <> 'live' AND started_at < $1";
     JOURNAL_LOSS = "INSERT INTO journal(execution_id, number, at, fence, entry, detail) SELECT execution_id, entries + 1, $2, CAST(epoch AS TEXT) || '.' || CAST(fence AS TEXT), 'holder_lost', $3 FROM executions WHERE holder = $1 AND status = 'running'";
-    ORPHANS = "UPDATE executions SET status = 'ready', holder = NULL, wake_at = $2, entries = entries + 1, settle_ms = CASE WHEN stage = '' THEN 0 ELSE CAST($3 AS BIGINT) END, deadline = deadline + CAST($3 AS BIGINT) * 1000, updated_at = $2 WHERE holder = $1 AND status = 'running'";
+    ORPHANS = "UPDATE executions SET status = 'ready', holder = NULL, wake_at = $2, entries = entries + 1, settle_ms = CASE WHEN stage = '' THEN 0 ELSE CAST($3 AS BIGINT) END, deadline = deadline + CAST($3 AS BIGINT) * 1000 + (CAST($2 AS BIGINT) - updated_at), updated_at = $2 WHERE holder = $1 AND status = 'running'";
     HAND_OVER = "UPDATE executions SET status = 'ready', holder = NULL, wake_at = $2, updated_at = $2 WHERE holder = $1 AND status = 'running'";
 }
 
@@ -97,7 +97,8 @@ pub fn live(tx: &mut Tx<'_>) -> TxResult<Vec<LiveSession>> {
 
 /// Ends a session whose counter stood still, unless it moved after all. Its executions can be claimed at
 /// once, but *acted* on only when its last call must have ended: the claimant waits that out by its own
-/// clock. Answers whether the session was ended.
+/// clock. The time since the last word of it is not charged to the steps in hand: nobody was there, or the
+/// clock was set. Answers whether the session was ended.
 pub fn declare_dead(tx: &mut Tx<'_>, session: &LiveSession, because: &str) -> TxResult<bool> {
     if tx.exec(END, params![session.id.as_str(), session.renewals, "dead", because])? != 1 {
         return Ok(false);

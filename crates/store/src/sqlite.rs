@@ -2,14 +2,19 @@
 
 use crate::db::{Connection, Dialect, NewLogRow, Row, Seen, Val};
 use crate::error::DbError;
+use crate::place::Place;
 use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{ErrorCode, OpenFlags, ToSql};
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(crate) struct Sqlite {
     connection: rusqlite::Connection,
+    /// Where it is written to; readers and memory have none.
+    path: Option<PathBuf>,
+    /// Known from the first transaction on.
+    place: Option<Place>,
     /// `$1` rewritten to `?1`: SQLite numbers `$n` by first appearance, not by name.
     texts: HashMap<String, String>,
     only_read: bool,
@@ -22,7 +27,7 @@ const TEXTS_CACHED: usize = 1024;
 impl Sqlite {
     pub fn open(path: &Path) -> Result<Self, DbError> {
         let connection = rusqlite::Connection::open(path).map_err(|e| opening(path, &e))?;
-        Self::configure(connection)
+        Ok(Self { path: Some(path.to_owned()), ..Self::configure(connection)? })
     }
 
     pub fn open_read_only(path: &Path) -> Result<Self, DbError> {
@@ -36,7 +41,7 @@ impl Sqlite {
         connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
         // a plan is made once: otherwise each new value of a parameter has its statement compiled anew
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(|e| classify(&e))?;
-        Ok(Self { connection, texts: HashMap::new(), only_read: false })
+        Ok(Self { connection, path: None, place: None, texts: HashMap::new(), only_read: false })
     }
 
     /// For short reads on a thread that must not wait: a file that is locked is a conflict at once.
@@ -75,6 +80,30 @@ impl Sqlite {
         let text = sql.replace('$', "?");
         self.texts.insert(sql.to_owned(), text.clone());
         text
+    }
+
+    /// Refuses to write into files that no start would find.
+    fn check_place(&mut self) -> Result<(), DbError> {
+        let Some(trouble) = self.place.as_ref().and_then(Place::trouble) else { return Ok(()) };
+        let Some(mut place) = self.place.take() else { return Ok(()) };
+        let advice = place.save(self);
+        self.place = Some(place);
+        Err(DbError::Away(format!("{trouble}; {advice}")))
+    }
+
+    /// Within the first transaction: by then both files are there.
+    fn note_place(&mut self) -> Result<(), DbError> {
+        if let (None, Some(path)) = (&self.place, &self.path) {
+            match Place::of(path) {
+                Ok(place) => self.place = Some(place),
+                Err(e) => {
+                    let trouble = format!("looking at {}: {e}", path.display());
+                    self.rollback();
+                    return Err(DbError::Away(trouble));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn batch(&mut self, sql: &str) -> Result<(), DbError> {
@@ -133,6 +162,15 @@ pub(crate) fn classify(e: &rusqlite::Error) -> DbError {
     }
 }
 
+/// A disk that fails in the middle of a commit: the record may be whole in the log, and a start after a crash
+/// would take it for committed. A full disk leaves no doubt: the last frame has not gone in.
+fn in_doubt(e: DbError) -> DbError {
+    match e {
+        DbError::Away(m) => DbError::CommitUnknown(m),
+        other => other,
+    }
+}
+
 impl Connection for Sqlite {
     fn dialect(&self) -> Dialect {
         Dialect::Sqlite
@@ -171,7 +209,9 @@ impl Connection for Sqlite {
     }
 
     fn begin_write(&mut self) -> Result<(), DbError> {
-        self.batch("BEGIN IMMEDIATE")
+        self.check_place()?;
+        self.batch("BEGIN IMMEDIATE")?;
+        self.note_place()
     }
 
     fn begin_read(&mut self) -> Result<(), DbError> {
@@ -192,11 +232,16 @@ impl Connection for Sqlite {
     }
 
     fn commit(&mut self, log: &[NewLogRow]) -> Result<(), DbError> {
-        let result = flush(&self.connection, log).map_err(|e| classify(&e)).and_then(|()| self.batch("COMMIT"));
+        let flushed = flush(&self.connection, log).map_err(|e| classify(&e));
+        let result = flushed.and_then(|()| self.batch("COMMIT").map_err(in_doubt));
         if result.is_err() {
             self.rollback();
         }
-        result
+        result?;
+        match self.place.as_ref().and_then(Place::trouble) {
+            Some(trouble) => Err(DbError::CommitUnknown(trouble)),
+            None => Ok(()),
+        }
     }
 
     fn rollback(&mut self) {

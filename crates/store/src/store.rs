@@ -3,6 +3,7 @@
 use crate::ambient::Ambient;
 use crate::db::Connection;
 use crate::error::{DbError, TxResult};
+use crate::newest::newest as newest_moment;
 use crate::point::{Points, PostgresPoints, SqlitePoints};
 use crate::postgres::Postgres;
 use crate::queue::Queue;
@@ -137,6 +138,7 @@ impl Store {
         let newest = Newest::default();
         let mut first = connect(options, &newest, false)?;
         schema::migrate(first.as_mut(), ambient.now())?;
+        ambient.not_before(newest_moment(first.as_mut())?);
         let (batch, writers, shared, points) = match options {
             Options::Memory => {
                 let mode = Mode::Inline(Mutex::new(first));

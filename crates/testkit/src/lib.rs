@@ -1,12 +1,14 @@
 //! What tests across crates share: launchers of real counterparts, and the surroundings held by hand.
 
 pub mod ambient;
+pub mod below;
 pub mod fault_proxy;
 pub mod fleet;
 pub mod golden;
 pub mod lifecycles;
 pub mod otlp;
 pub mod postgres;
+pub mod power;
 pub mod samples;
 pub mod scratch;
 pub mod server;

@@ -18,6 +18,11 @@ impl Home {
         Self(tempfile::tempdir().expect("a temporary folder"))
     }
 
+    /// Where the disk is not the subject.
+    pub fn in_memory() -> Self {
+        Self(testkit::scratch::folder())
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
@@ -91,7 +96,7 @@ impl Launch {
         }
     }
 
-    fn try_start(&self) -> Result<Server, Ended> {
+    pub fn try_start(&self) -> Result<Server, Ended> {
         let mut process = Process::spawn(&mut self.command());
         let url = until("the server serves or ends", || {
             let over = process.is_over();

@@ -48,7 +48,14 @@ impl Service {
     }
 
     async fn record(&self, caller: Caller, entry: Entry) {
-        if let Err(e) = self.store().write(&caller, "audit", move |tx| audit::insert(tx, &entry)).await {
+        if let Err(e) = self
+            .store()
+            .write(&caller, "audit", move |tx| {
+                audit::insert(tx, &entry);
+                Ok(())
+            })
+            .await
+        {
             tracing::warn!(error = %e, "a refusal could not be put on record");
         }
     }

@@ -92,7 +92,7 @@ impl Service {
                 } else if entry.target != id {
                     entry.message = id;
                 }
-                audit::insert(tx, &entry)?;
+                audit::insert(tx, &entry);
                 Ok(answer)
             })
             .await

@@ -1,7 +1,7 @@
 //! Who asked for what, and what came of it. Changes are written in the transaction that makes them,
 //! refusals in one of their own.
 
-use crate::db::{Row, Val, params};
+use crate::db::{Row, Val};
 use crate::error::{DbError, TxResult};
 use crate::filter_sql::Where;
 use crate::tx::Tx;
@@ -49,7 +49,6 @@ const REFUSED: &str = "refused";
 
 crate::statements! {
     LIST = "SELECT number, at, actor, token_id, role, call, target, outcome, code, reason, message, request_id, count FROM audit WHERE number < $1";
-    INSERT = "INSERT INTO audit(at, actor, token_id, role, call, target, outcome, code, reason, message, request_id, count) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)";
 }
 
 impl Entry {
@@ -58,24 +57,26 @@ impl Entry {
     }
 }
 
-pub fn insert(tx: &mut Tx<'_>, e: &Entry) -> TxResult<()> {
-    let now = tx.now();
-    let values = params![
-        now,
-        &e.actor,
-        &e.token_id,
-        &e.role,
-        &e.call,
-        &e.target,
-        e.outcome(),
-        &e.code,
-        &e.reason,
-        &e.message,
-        &e.request_id,
-        e.count.max(1),
-    ];
-    tx.exec(INSERT, values)?;
-    Ok(())
+/// Puts an entry on record, as of the time of this transaction. It is written with those of the others that
+/// are committed together.
+pub fn insert(tx: &mut Tx<'_>, entry: &Entry) {
+    let at = tx.now();
+    tx.closing.audit.push(Entry { at, ..entry.clone() });
+}
+
+/// The columns of an entry, in the order in which both databases are given them.
+pub(crate) const COLUMNS: &str =
+    "at, actor, token_id, role, call, target, outcome, code, reason, message, request_id, count";
+
+impl Entry {
+    pub(crate) fn texts(&self) -> [&str; 10] {
+        let Self { actor, token_id, role, call, target, code, reason, message, request_id, .. } = self;
+        [actor, token_id, role, call, target, self.outcome(), code, reason, message, request_id]
+    }
+
+    pub(crate) fn stands_for(&self) -> i64 {
+        i64::try_from(self.count.max(1)).unwrap_or(i64::MAX)
+    }
 }
 
 fn read(row: &Row) -> Result<Entry, DbError> {

@@ -1,7 +1,7 @@
 //! Backup and restore of the embedded database, while the server runs or not.
 
 use crate::ambient::Ambient;
-use crate::db::Connection;
+use crate::db::{Closing, Connection};
 use crate::error::DbError;
 use crate::log::LogRow;
 use crate::schema;
@@ -220,7 +220,7 @@ fn raise(path: &Path, gone: Reached, ambient: &dyn Ambient) -> Result<(), DbErro
         "UPDATE executions SET status = 'ready', holder = NULL, wake_at = $1 WHERE status = 'running'",
         &[now.into()],
     )?;
-    db.commit(&[])?;
+    db.commit(&Closing::default())?;
     // one file, with nothing left in a log beside it
     db.rows("PRAGMA wal_checkpoint(TRUNCATE)", &[]).map(drop)
 }

@@ -1,5 +1,6 @@
 //! The little that the two databases have in common: values, rows, and one connection.
 
+use crate::audit;
 use crate::error::DbError;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -217,6 +218,14 @@ pub(crate) struct NewLogRow {
     pub metadata: String,
 }
 
+/// What a transaction writes last, all of a batch together.
+#[derive(Default)]
+pub(crate) struct Closing {
+    pub log: Vec<NewLogRow>,
+    /// Each as of the moment it has.
+    pub audit: Vec<audit::Entry>,
+}
+
 /// One connection of one of the store's threads.
 pub(crate) trait Connection: Send {
     fn dialect(&self) -> Dialect;
@@ -238,7 +247,7 @@ pub(crate) trait Connection: Send {
     fn rollback_to(&mut self) -> Result<(), DbError>;
     fn release(&mut self) -> Result<(), DbError>;
     /// Numbers and writes the log rows, then commits: sequence order is commit order.
-    fn commit(&mut self, log: &[NewLogRow]) -> Result<(), DbError>;
+    fn commit(&mut self, closing: &Closing) -> Result<(), DbError>;
     fn rollback(&mut self);
     /// Whether the last failure was that the connection had been closed.
     fn broke(&self) -> bool {

@@ -1,11 +1,13 @@
 //! PostgreSQL beneath the contract: tokio-postgres on the owning thread's own small runtime, so that
 //! the flush of the log and COMMIT travel in one write and the head's lock is held for no round trip.
 
-use crate::db::{Connection, Dialect, NewLogRow, Row, Seen, Val};
+use crate::audit;
+use crate::db::{Closing, Connection, Dialect, NewLogRow, Row, Seen, Val};
 use crate::error::DbError;
 use crate::servers::{Newest, Servers};
 use std::collections::HashMap;
 use std::hash::{BuildHasher as _, RandomState};
+use std::sync::LazyLock;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
@@ -48,6 +50,21 @@ pub(crate) const FLUSH: &str = "WITH h AS (UPDATE log_head SET seq = seq + $1 WH
  SELECT h.seq - $1 + u.ord, u.a, u.b, u.c, u.d, u.e, u.f, u.g, u.h, u.i, u.j, u.k, u.l, u.m
  FROM h, unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::text[], $10::text[],
  $11::text[], $12::text[], $13::text[], $14::text[]) WITH ORDINALITY AS u(a, b, c, d, e, f, g, h, i, j, k, l, m, ord)";
+
+/// All entries of a batch at once.
+pub(crate) static RECORD: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "INSERT INTO audit({}) SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], \
+         $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::bigint[])",
+        audit::COLUMNS
+    )
+});
+
+/// What is run last before COMMIT, where there is something to write.
+struct Ending {
+    audit: Option<Statement>,
+    log: Option<Statement>,
+}
 
 impl Postgres {
     pub fn new(config: &Config, newest: Newest, read_only: bool) -> Result<Self, DbError> {
@@ -154,29 +171,35 @@ impl Postgres {
         Ok(())
     }
 
-    /// What is pending, the log rows and COMMIT, in one write.
-    fn send_commit(&mut self, flush: Option<&Statement>, log: &[NewLogRow]) -> Result<(), DbError> {
+    /// What is pending, the entries of the audit, the log rows and COMMIT, in one write.
+    fn send_commit(&mut self, ending: &Ending, closing: &Closing) -> Result<(), DbError> {
         let mut pending = std::mem::take(&mut self.pending);
         let client = self.client.as_ref().ok_or_else(gone)?;
-        let Some(flush) = flush else {
-            pending.push_str("COMMIT");
-            return wait(&self.runtime, async { client.batch_execute(&pending).await.map_err(|e| classify(&e)) });
-        };
         // who holds the head only has its own commit to do, so no circle can close here: wait for it
         pending.push_str("SET LOCAL lock_timeout = 0");
-        let n = i64::try_from(log.len()).unwrap_or(i64::MAX);
-        let columns = Columns::of(log);
+        let (log, audit) = (LogColumns::of(&closing.log), AuditColumns::of(&closing.audit));
         wait(&self.runtime, async {
-            let params = columns.params(&n);
-            let (before, flushed, committed) = futures::join!(
+            let write = async |statement: &Option<Statement>, params: &[&(dyn ToSql + Sync)]| match statement {
+                Some(statement) => client.execute(statement, params).await.map(drop),
+                None => Ok(()),
+            };
+            let (audit, log) = (audit.params(), log.params());
+            let (before, recorded, logged, committed) = futures::join!(
                 client.batch_execute(&pending),
-                client.execute(flush, &params),
+                write(&ending.audit, &audit),
+                write(&ending.log, &log),
                 client.batch_execute("COMMIT")
             );
-            before.map_err(|e| classify(&e))?;
-            // when the insert fails, COMMIT becomes ROLLBACK without an error of its own
-            flushed.map_err(|e| classify(&e))?;
-            committed.map_err(|e| classify(&e))
+            // when one of them fails, COMMIT becomes ROLLBACK without an error of its own
+            before.and(recorded).and(logged).and(committed).map_err(|e| classify(&e))
+        })
+    }
+
+    /// The statements that a commit needs.
+    fn ending(&mut self, closing: &Closing) -> Result<Ending, DbError> {
+        Ok(Ending {
+            audit: if closing.audit.is_empty() { None } else { Some(self.statement(&RECORD)?) },
+            log: if closing.log.is_empty() { None } else { Some(self.statement(FLUSH)?) },
         })
     }
 
@@ -404,16 +427,15 @@ impl Connection for Postgres {
         Ok(())
     }
 
-    fn commit(&mut self, log: &[NewLogRow]) -> Result<(), DbError> {
-        let flush = if log.is_empty() { Ok(None) } else { self.statement(FLUSH).map(Some) };
-        let flush = match flush {
-            Ok(flush) => flush,
+    fn commit(&mut self, closing: &Closing) -> Result<(), DbError> {
+        let ending = match self.ending(closing) {
+            Ok(ending) => ending,
             Err(e) => {
                 self.rollback();
                 return Err(e);
             }
         };
-        let result = self.send_commit(flush.as_ref(), log);
+        let result = self.send_commit(&ending, closing);
         match result {
             // the commit was on its way when the connection broke
             Err(DbError::Away(text)) => {
@@ -457,18 +479,20 @@ impl Connection for Postgres {
 }
 
 /// The log rows turned on their side, as arrays for `unnest`.
-struct Columns<'a> {
+struct LogColumns<'a> {
+    count: i64,
     ints: [Vec<i64>; 2],
     texts: [Vec<&'a str>; 11],
 }
 
-impl<'a> Columns<'a> {
+impl<'a> LogColumns<'a> {
     fn of(log: &'a [NewLogRow]) -> Self {
         fn column<'a>(log: &'a [NewLogRow], f: impl Fn(&'a NewLogRow) -> &'a str) -> Vec<&'a str> {
             log.iter().map(f).collect()
         }
         let version = |r: &NewLogRow| i64::try_from(r.version).unwrap_or(i64::MAX);
         Self {
+            count: i64::try_from(log.len()).unwrap_or(i64::MAX),
             ints: [log.iter().map(|r| r.at).collect(), log.iter().map(version).collect()],
             texts: [
                 column(log, |r| r.entity_kind),
@@ -486,9 +510,32 @@ impl<'a> Columns<'a> {
         }
     }
 
-    fn params<'b>(&'b self, n: &'b i64) -> [&'b (dyn ToSql + Sync); 14] {
+    fn params(&self) -> [&(dyn ToSql + Sync); 14] {
         let [at, version] = &self.ints;
         let [kind, id, subject, from, to, trigger, owner, actor, comment, metadata, customer] = &self.texts;
-        [n, at, kind, id, subject, from, to, version, trigger, owner, actor, comment, metadata, customer]
+        [&self.count, at, kind, id, subject, from, to, version, trigger, owner, actor, comment, metadata, customer]
+    }
+}
+
+/// The same of the audit's entries.
+struct AuditColumns<'a> {
+    ints: [Vec<i64>; 2],
+    texts: [Vec<&'a str>; 10],
+}
+
+impl<'a> AuditColumns<'a> {
+    fn of(entries: &'a [audit::Entry]) -> Self {
+        let mut texts: [Vec<&str>; 10] = Default::default();
+        for entry in entries {
+            texts.iter_mut().zip(entry.texts()).for_each(|(column, text)| column.push(text));
+        }
+        let at = entries.iter().map(|e| e.at.micros()).collect();
+        Self { ints: [at, entries.iter().map(audit::Entry::stands_for).collect()], texts }
+    }
+
+    fn params(&self) -> [&(dyn ToSql + Sync); 12] {
+        let [at, count] = &self.ints;
+        let [actor, token, role, call, target, outcome, code, reason, message, request] = &self.texts;
+        [at, actor, token, role, call, target, outcome, code, reason, message, request, count]
     }
 }

@@ -64,6 +64,7 @@ fn prepare_on(connection: &mut dyn Connection) -> Vec<(String, Result<(), String
     }
     if dialect == Dialect::Postgres {
         texts.push(("postgres::FLUSH".to_owned(), postgres::FLUSH));
+        texts.push(("postgres::RECORD".to_owned(), &postgres::RECORD));
     }
     texts.into_iter().map(|(name, text)| (name, connection.prepare(text).map_err(told))).collect()
 }

@@ -1,7 +1,7 @@
 //! The tables, as forward migrations embedded in the binary. Written once: the few words that differ
 //! between the databases are filled in when a migration is run.
 
-use crate::db::{Connection, Dialect, params};
+use crate::db::{Closing, Connection, Dialect, params};
 use crate::error::DbError;
 use domain::Timestamp;
 
@@ -132,7 +132,7 @@ pub(crate) fn migrate(connection: &mut dyn Connection, now: Timestamp) -> Result
 fn migrate_with(connection: &mut dyn Connection, now: Timestamp, migrations: &[&[&str]]) -> Result<(), DbError> {
     connection.begin_write()?;
     match migrate_in_transaction(connection, now, migrations) {
-        Ok(()) => connection.commit(&[]),
+        Ok(()) => connection.commit(&Closing::default()),
         Err(e) => {
             connection.rollback();
             Err(e)

@@ -1,6 +1,7 @@
 //! SQLite beneath the contract: the embedded default. WAL, and `synchronous=FULL`: an answer means disk.
 
-use crate::db::{Connection, Dialect, NewLogRow, Row, Seen, Val};
+use crate::audit;
+use crate::db::{Closing, Connection, Dialect, Row, Seen, Val};
 use crate::error::DbError;
 use crate::place::Place;
 use rusqlite::config::DbConfig;
@@ -8,6 +9,7 @@ use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{ErrorCode, OpenFlags, ToSql};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 pub(crate) struct Sqlite {
     connection: rusqlite::Connection,
@@ -231,8 +233,8 @@ impl Connection for Sqlite {
         self.batch("RELEASE op")
     }
 
-    fn commit(&mut self, log: &[NewLogRow]) -> Result<(), DbError> {
-        let flushed = flush(&self.connection, log).map_err(|e| classify(&e));
+    fn commit(&mut self, closing: &Closing) -> Result<(), DbError> {
+        let flushed = flush(&self.connection, closing).map_err(|e| classify(&e));
         let result = flushed.and_then(|()| self.batch("COMMIT").map_err(in_doubt));
         if result.is_err() {
             self.rollback();
@@ -264,7 +266,31 @@ impl Connection for Sqlite {
     }
 }
 
-fn flush(connection: &rusqlite::Connection, log: &[NewLogRow]) -> rusqlite::Result<()> {
+/// The text is the same each time: the statements stay prepared.
+static AUDIT: LazyLock<String> = LazyLock::new(|| {
+    format!("INSERT INTO audit({}) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)", audit::COLUMNS)
+});
+
+fn flush(connection: &rusqlite::Connection, closing: &Closing) -> rusqlite::Result<()> {
+    for entry in &closing.audit {
+        let [actor, token, role, call, target, outcome, code, reason, message, request] = entry.texts();
+        let at = entry.at.micros();
+        connection.prepare_cached(&AUDIT)?.execute(rusqlite::params![
+            at,
+            actor,
+            token,
+            role,
+            call,
+            target,
+            outcome,
+            code,
+            reason,
+            message,
+            request,
+            entry.stands_for()
+        ])?;
+    }
+    let log = &closing.log;
     if log.is_empty() {
         return Ok(());
     }

@@ -80,7 +80,7 @@ impl Tx<'_> {
             return Err(Failure::Lost(format!("{} {}", S::ENTITY, t.entity_id)));
         }
         let at = self.now().micros();
-        self.log.push(NewLogRow {
+        self.closing.log.push(NewLogRow {
             at,
             entity_kind: S::ENTITY,
             entity_id: t.entity_id.to_owned(),

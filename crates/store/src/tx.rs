@@ -1,7 +1,7 @@
 //! An open transaction as an operation sees it: statements within a budget, buffered log rows, and
 //! signals that are delivered only if it commits.
 
-use crate::db::{Connection, Dialect, NewLogRow, Pair, Row, Val};
+use crate::db::{Closing, Connection, Dialect, Pair, Row, Val};
 use crate::error::{DbError, TxResult};
 use crate::point::Point;
 use crate::signal::Signal;
@@ -14,13 +14,13 @@ pub struct Tx<'a> {
     connection: &'a mut dyn Connection,
     now: Timestamp,
     statements: usize,
-    pub(crate) log: Vec<NewLogRow>,
+    pub(crate) closing: Closing,
     pub(crate) signals: Vec<Signal>,
 }
 
 impl<'a> Tx<'a> {
     pub(crate) fn new(connection: &'a mut dyn Connection, now: Timestamp) -> Self {
-        Self { connection, now, statements: 0, log: Vec::new(), signals: Vec::new() }
+        Self { connection, now, statements: 0, closing: Closing::default(), signals: Vec::new() }
     }
 
     /// The time of this transaction, the same for everything in it.
@@ -100,11 +100,12 @@ impl<'a> Tx<'a> {
 
     /// Runs one operation with a fresh budget; what it buffered is dropped if it fails.
     pub(crate) fn operation<T>(&mut self, f: impl FnOnce(&mut Self) -> TxResult<T>) -> TxResult<T> {
-        let (log, signals) = (self.log.len(), self.signals.len());
+        let (log, audit, signals) = (self.closing.log.len(), self.closing.audit.len(), self.signals.len());
         self.statements = 0;
         let result = f(self);
         if result.is_err() {
-            self.log.truncate(log);
+            self.closing.log.truncate(log);
+            self.closing.audit.truncate(audit);
             self.signals.truncate(signals);
         }
         result

@@ -2,11 +2,11 @@
 //! answers. What conflicts with another process is rolled back whole and run again one by one.
 
 use crate::ambient::Ambient;
-use crate::db::Connection;
+use crate::db::{Closing, Connection, NewLogRow};
 use crate::error::{DbError, DbFailure, Failure, TxResult};
 use crate::queue::Queue;
 use crate::sight;
-use crate::signal::Signals;
+use crate::signal::{Signal, Signals};
 use crate::tx::Tx;
 use domain::Error;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -151,22 +151,24 @@ fn in_one_commit(
     connection: &mut dyn Connection,
     ambient: &dyn Ambient,
     batch: &mut [Box<dyn Job>],
-) -> TxResult<Buffered> {
+) -> TxResult<(Vec<NewLogRow>, Vec<Signal>)> {
     connection.begin_write()?;
-    let (log, staged) = match run_all(connection, ambient, batch) {
+    let (closing, staged) = match run_all(connection, ambient, batch) {
         Ok(buffered) => buffered,
         Err(e) => {
             connection.rollback();
             return Err(e);
         }
     };
-    connection.commit(&log)?;
-    Ok((log, staged))
+    connection.commit(&closing)?;
+    Ok((closing.log, staged))
 }
 
-type Buffered = (Vec<crate::db::NewLogRow>, Vec<crate::signal::Signal>);
-
-fn run_all(connection: &mut dyn Connection, ambient: &dyn Ambient, batch: &mut [Box<dyn Job>]) -> TxResult<Buffered> {
+fn run_all(
+    connection: &mut dyn Connection,
+    ambient: &dyn Ambient,
+    batch: &mut [Box<dyn Job>],
+) -> TxResult<(Closing, Vec<Signal>)> {
     let mut tx = Tx::new(connection, ambient.now());
     for job in batch.iter_mut() {
         tx.savepoint()?;
@@ -186,5 +188,5 @@ fn run_all(connection: &mut dyn Connection, ambient: &dyn Ambient, batch: &mut [
             }
         }
     }
-    Ok((std::mem::take(&mut tx.log), std::mem::take(&mut tx.signals)))
+    Ok((std::mem::take(&mut tx.closing), std::mem::take(&mut tx.signals)))
 }

@@ -7,6 +7,7 @@ mod door;
 mod engine;
 mod error;
 mod event;
+mod executor;
 mod explain;
 mod gate;
 pub mod json;

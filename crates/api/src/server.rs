@@ -5,6 +5,7 @@ use crate::audit::Audit;
 use crate::engine::Engines;
 use crate::error::to_status;
 use crate::event::Events;
+use crate::executor::AtOnce;
 use crate::explain::Explain;
 use crate::gate::gate;
 use crate::machine::Machines;
@@ -25,7 +26,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
 use axum::response::Response;
 use axum::routing::get;
 use domain::{Error, Reason, metric};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
 use proto::baremetal::v1 as pb;
@@ -172,7 +173,7 @@ pub async fn serve(
         let ambient = service.store().ambient().clone();
         tokio::spawn(tls.clone().follow(move || ambient.now(), stop.clone()));
     }
-    let mut http = Builder::new(TokioExecutor::new());
+    let mut http = Builder::new(AtOnce);
     http.http1().timer(TokioTimer::new()).header_read_timeout(options.headers_within);
     http.http2()
         .timer(TokioTimer::new())
@@ -241,7 +242,7 @@ async fn shake_hands(tls: &Tls, socket: TcpStream, stop: &CancellationToken) -> 
 }
 
 /// Serves one connection to its end.
-async fn attend<I>(http: &Builder<TokioExecutor>, io: I, router: Router, stop: &CancellationToken)
+async fn attend<I>(http: &Builder<AtOnce>, io: I, router: Router, stop: &CancellationToken)
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

@@ -2,14 +2,15 @@
 //! one, and in the end of everything.
 
 use crate::dice::now_micros;
+use crate::load::get_run;
 use crate::wire::Wire;
+use futures::future::join_all;
 use proto::baremetal::v1 as pb;
 use proto::baremetal::v1::machine_service_client::MachineServiceClient;
 use proto::baremetal::v1::run::Phase;
-use proto::baremetal::v1::run_service_client::RunServiceClient;
 use proto::millwright::v1 as mw;
 use proto::millwright::v1::token_service_client::TokenServiceClient;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tonic::Code;
 
@@ -124,52 +125,45 @@ impl Ledger {
     }
 
     async fn check(&self, wire: &Wire, runs: &[String], tokens: &[usize]) -> usize {
-        let mut runs: Vec<&String> = runs.iter().collect();
-        runs.sort();
-        runs.dedup();
-        for request_id in &runs {
-            let told = self.book().runs[*request_id].clone();
-            let get = pb::GetRunRequest { run_id: told.run_id.clone() };
-            let run = wire.ask("GetRun", |d| {
-                let get = get.clone();
-                async move { RunServiceClient::new(d).get_run(get).await }
-            });
-            let run =
-                run.await.unwrap_or_else(|e| panic!("{request_id} was answered with {told:?} and is lost: {e:?}"));
-            follows(request_id, &told, &run);
-        }
+        let runs: BTreeSet<&String> = runs.iter().collect();
         let machines = self.book().machines.clone();
-        for (id, told) in &machines {
-            let get = pb::GetMachineRequest { machine_id: id.clone() };
-            let machine = wire.ask("GetMachine", |d| {
-                let get = get.clone();
-                async move { MachineServiceClient::new(d).get_machine(get).await }
-            });
-            let machine = machine.await.unwrap_or_else(|e| panic!("{id} was answered for and is lost: {e:?}"));
-            assert!(machine.version >= told.version, "{id}: told {told:?}, found {machine:?}");
-            if machine.version == told.version {
-                let phase = machine.status.as_ref().map_or(0, |s| s.phase);
-                let count = machine.labels.get("count").cloned().unwrap_or_default();
-                assert_eq!((phase, &count), (told.phase, &told.count), "{id}: {machine:?}");
-            }
-        }
-        for n in tokens {
-            let before = self.book().tokens[*n].clone();
-            let as_them = wire.with_token(&before.secret);
-            let me =
-                as_them.ask("GetMe", |d| async move { TokenServiceClient::new(d).get_me(mw::GetMeRequest {}).await });
-            let me = me.await;
-            // it may have been revoked while we asked
-            let after = self.book().tokens[*n].clone();
-            match me {
-                Ok(_) => assert!(!before.revoked, "a revoked token opens the door again"),
-                Err(e) => {
-                    assert_eq!(e.code, Code::Unauthenticated, "{e:?}");
-                    assert!(after.revoke_asked, "a token that was made opens nothing: {e:?}");
-                }
-            }
-        }
+        join_all(runs.iter().map(|request_id| self.check_run(wire, request_id))).await;
+        join_all(machines.iter().map(|(id, told)| check_machine(wire, id, told))).await;
+        join_all(tokens.iter().map(|n| self.check_token(wire, *n))).await;
         runs.len() + machines.len() + tokens.len()
+    }
+
+    async fn check_run(&self, wire: &Wire, request_id: &str) {
+        let told = self.book().runs[request_id].clone();
+        follows(request_id, &told, &get_run(wire, &told.run_id).await);
+    }
+
+    async fn check_token(&self, wire: &Wire, n: usize) {
+        let before = self.book().tokens[n].clone();
+        let as_them = wire.with_token(&before.secret);
+        let me = as_them.ask("GetMe", |d| async move { TokenServiceClient::new(d).get_me(mw::GetMeRequest {}).await });
+        match me.await {
+            Ok(_) => assert!(!before.revoked, "a revoked token opens the door again"),
+            Err(e) => {
+                assert_eq!(e.code, Code::Unauthenticated, "{e:?}");
+                // it may have been revoked while we asked
+                assert!(self.book().tokens[n].revoke_asked, "a token that was made opens nothing: {e:?}");
+            }
+        }
+    }
+}
+
+async fn check_machine(wire: &Wire, id: &str, told: &ToldMachine) {
+    let machine = wire.ask("GetMachine", |d| {
+        let get = pb::GetMachineRequest { machine_id: id.to_owned() };
+        async move { MachineServiceClient::new(d).get_machine(get).await }
+    });
+    let machine = machine.await.unwrap_or_else(|e| panic!("{id} was answered for and is lost: {e:?}"));
+    assert!(machine.version >= told.version, "{id}: told {told:?}, found {machine:?}");
+    if machine.version == told.version {
+        let phase = machine.status.as_ref().map_or(0, |s| s.phase);
+        let count = machine.labels.get("count").cloned().unwrap_or_default();
+        assert_eq!((phase, &count), (told.phase, &told.count), "{id}: {machine:?}");
     }
 }
 

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 pub const PLAN: &str = "tour";
 /// A parameter of its first step, which the fleet writes down: by it an effect is known as its request's.
 pub const TAG: &str = "request";
-const LOOK_EVERY: Duration = Duration::from_millis(60);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// What all clients share.
 pub struct Load {
@@ -86,15 +86,16 @@ pub async fn start_run(wire: &Wire, machine: &str, request_id: &str) -> pb::Run 
     run.await.unwrap_or_else(|e| panic!("starting {request_id}: {e:?}"))
 }
 
-/// Registers a simulated machine whose acts take so long, and its commands so much longer.
-pub async fn register_simulated(wire: &Wire, machine: &str, latency_ms: u64, command_ms: u64) {
-    let labels = [("sim.latency_ms", latency_ms.to_string()), ("sim.fault.ssh", format!("slow:{command_ms}"))];
-    register(wire, machine, "sim", &labels).await;
+/// Registers a simulated machine that behaves as its labels say.
+pub async fn register_simulated(wire: &Wire, machine: &str, labels: &[(&str, String)]) {
+    register(wire, machine, "sim", labels).await;
 }
 
 /// Starts one run after the other on a machine of its own, and now and then thinks better of it.
 pub async fn runner(load: Arc<Load>, wire: Wire, mut dice: Dice, machine: String, crowd: Crowd) {
-    register_simulated(&wire, &machine, 20 + dice.up_to(60), crowd.command_ms).await;
+    let latency = (20 + dice.up_to(60)).to_string();
+    let labels = [("sim.latency_ms", latency), ("sim.fault.ssh", format!("slow:{}", crowd.command_ms))];
+    register_simulated(&wire, &machine, &labels).await;
     for round in 0.. {
         if load.enough.is_cancelled() {
             return;
@@ -103,7 +104,7 @@ pub async fn runner(load: Arc<Load>, wire: Wire, mut dice: Dice, machine: String
         let run = start_run(&wire, &machine, &request_id).await;
         load.ledger.told_run(&request_id, &run);
         // in looks; most are let be
-        let mut cancel_in = dice.percent(crowd.cancel_percent).then(|| dice.up_to(12));
+        let mut cancel_in = dice.percent(crowd.cancel_percent).then(|| dice.up_to(8));
         loop {
             if load.ledger.book().runs[&request_id].ended_at.is_some() {
                 break;
@@ -188,7 +189,7 @@ pub async fn mover(load: Arc<Load>, wire: Wire, machine: String) {
         version += 1;
         assert_eq!(changed.version, version, "{key} was made once: {changed:?}");
         load.ledger.told_machine(&machine, ToldMachine { version, phase: phase.into(), count: count.clone() });
-        tokio::time::sleep(LOOK_EVERY / 2).await;
+        tokio::time::sleep(LOOK_EVERY / 3).await;
     }
 }
 
@@ -219,6 +220,6 @@ pub async fn token_maker(load: Arc<Load>, wire: Wire) {
                 load.ledger.told_revoked(at);
             }
         }
-        tokio::time::sleep(LOOK_EVERY * 5).await;
+        tokio::time::sleep(LOOK_EVERY * 3).await;
     }
 }

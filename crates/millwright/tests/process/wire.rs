@@ -16,8 +16,13 @@ use tonic_types::StatusExt as _;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// One try. A server that is stopped in its tracks answers nothing.
 const ONE_TRY: Duration = Duration::from_secs(7);
-/// Nobody listened; or the connection was closed while the request still waited its turn in the client.
-const NEVER_SENT: [&str; 2] = ["Connection refused", "operation was canceled: connection closed"];
+/// Nobody listened; the connection was closed while the request still waited its turn in the client; or the
+/// server said good-bye without having begun with it (an HTTP/2 GOAWAY, which most clients hide by asking again).
+const NEVER_BEGUN: [&str; 3] = [
+    "Connection refused",
+    "operation was canceled: connection closed",
+    "connection error received: not a result of an error",
+];
 const PAUSE: Duration = Duration::from_millis(25);
 
 /// What became of all that was asked.
@@ -26,8 +31,8 @@ pub struct Tally {
     pub answered: AtomicU64,
     /// Told to come back later, with a hint when.
     pub told_to_wait: AtomicU64,
-    /// It never left the client.
-    pub never_sent: AtomicU64,
+    /// No server has begun with it.
+    pub never_begun: AtomicU64,
     /// Broken off after it may have been sent, in words.
     pub cut: Mutex<Vec<String>>,
 }
@@ -136,8 +141,8 @@ impl Wire {
             return Some(Refused { code: status.code(), reason: info.reason, message: status.message().to_owned() });
         }
         let words = in_words(status);
-        if NEVER_SENT.iter().any(|never| words.contains(never)) {
-            self.tally.never_sent.fetch_add(1, Ordering::Relaxed);
+        if NEVER_BEGUN.iter().any(|never| words.contains(never)) {
+            self.tally.never_begun.fetch_add(1, Ordering::Relaxed);
         } else {
             self.tally.cut.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{what}: {words}"));
         }

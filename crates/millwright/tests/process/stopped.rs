@@ -82,7 +82,7 @@ fn a_server_asleep_past_its_lease_is_taken_over_and_can_write_nothing_when_it_wa
     let counts = site.come_to_rest();
     eprintln!("{sleeps} sleeps: {taken} executions taken over, {late} late writes refused; {counts:?}");
     assert_eq!(counts.canceled, 0);
-    assert!(late > 0, "no sleeper has tried to write when it woke");
+    assert!(late > 0, "no late write was refused by its fence: none was tried, or something else stopped it");
 }
 
 /// Stops a server while it holds work, waits until it is given up, and answers with what it held.

@@ -27,6 +27,9 @@ pub(crate) async fn gate(State(service): State<Service>, mut request: Request, n
     if PATHS.iter().any(|(open, role)| role.is_none() && path.starts_with(open)) {
         return next.run(request).await;
     }
+    if let Err(e) = service.takes_calls() {
+        return refuse(e);
+    }
     let rule = rule_of(path.trim_start_matches('/'));
     let request_id = RequestId::text(request.extensions());
     // through the other door it is known already who asks

@@ -40,7 +40,10 @@ use tokio::sync::Semaphore;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::server::NamedService;
 use tonic::service::Routes;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
 
 /// The server's bounds, by name.
 #[derive(Clone)]
@@ -88,17 +91,21 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
-fn router(service: &Service, options: &ServerOptions) -> Result<Router, Box<dyn std::error::Error + Send + Sync>> {
+fn router(
+    service: &Service,
+    options: &ServerOptions,
+    stop: &CancellationToken,
+) -> Result<Router, Box<dyn std::error::Error + Send + Sync>> {
     let max = options.message_bytes_max;
     let (health, health_service) = tonic_health::server::health_reporter();
     let mut routes = Routes::builder();
-    // each with the same bound, and known to the health service by its name
+    // the whole, and each with the same bound, known to the health service by its name
+    let mut names = vec![""];
     macro_rules! serve {
         ($server:ty, $handler:ident) => {{
             let handler = $handler(service.clone());
             routes.add_service(<$server>::new(handler).max_decoding_message_size(max));
-            let health = health.clone();
-            tokio::spawn(async move { health.set_serving::<$server>().await });
+            names.push(<$server as NamedService>::NAME);
         }};
     }
     serve!(pb::machine_service_server::MachineServiceServer<Machines>, Machines);
@@ -109,6 +116,7 @@ fn router(service: &Service, options: &ServerOptions) -> Result<Router, Box<dyn 
     serve!(mw::event_service_server::EventServiceServer<Events>, Events);
     serve!(mw::audit_service_server::AuditServiceServer<Audit>, Audit);
     serve!(mw::explain_service_server::ExplainServiceServer<Explain>, Explain);
+    tokio::spawn(tell_health(health, names, service.refusing(), stop.clone()));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -137,6 +145,28 @@ fn router(service: &Service, options: &ServerOptions) -> Result<Router, Box<dyn 
         .layer(from_fn(identify)))
 }
 
+/// Says that all is well, then that no more calls are taken, and in the end lets those go who still watch.
+async fn tell_health(
+    health: HealthReporter,
+    names: Vec<&'static str>,
+    refusing: CancellationToken,
+    stop: CancellationToken,
+) {
+    for name in &names {
+        health.set_service_status(*name, ServingStatus::Serving).await;
+    }
+    refusing.cancelled().await;
+    for name in &names {
+        health.set_service_status(*name, ServingStatus::NotServing).await;
+    }
+    stop.cancelled().await;
+    // without this, one who watches would be a call in flight that never ends
+    let mut health = health;
+    for name in &names {
+        health.clear_service_status(name).await;
+    }
+}
+
 /// Whoever does not speak gRPC and asks for a page that is not there is told so in plain HTTP: an empty 200
 /// would make a probe of the wrong path believe that all is well.
 async fn only_grpc(request: Request, next: Next) -> Response {
@@ -149,10 +179,14 @@ async fn only_grpc(request: Request, next: Next) -> Response {
     rest::error_response(&to_status(Error::new(Reason::NoSuchPath, problem)))
 }
 
-/// Ready is: the database answers.
+/// Ready is: calls are taken, and the database answers.
 async fn readyz(service: Service) -> (StatusCode, String) {
-    match service.frozen().await {
-        Ok(_) => (StatusCode::OK, "ready\n".to_owned()),
+    let ready = match service.takes_calls() {
+        Ok(()) => service.frozen().await.map(drop),
+        Err(e) => Err(e),
+    };
+    match ready {
+        Ok(()) => (StatusCode::OK, "ready\n".to_owned()),
         Err(e) => (StatusCode::SERVICE_UNAVAILABLE, format!("{e}\n")),
     }
 }
@@ -164,7 +198,7 @@ pub async fn serve(
     options: ServerOptions,
     stop: CancellationToken,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-    let router = router(&service, &options)?;
+    let router = router(&service, &options, &stop)?;
     let connections = TaskTracker::new();
     let room = Arc::new(Semaphore::new(options.connections_max));
     metrics::gauge!(metric::CONNECTIONS_LIMIT.name).set(options.connections_max as f64);

@@ -222,17 +222,20 @@ impl Server {
         format!("{}://{}", if self.encrypted { "https" } else { "http" }, self.address)
     }
 
-    /// Ends the streams, lets calls finish, hands the work over.
+    /// Refuses new calls, ends the streams, hands the work over, lets calls in flight finish.
     pub async fn stop(self) {
+        // the door stays open until the work is handed over: whoever calls meanwhile is told when to come
+        // back, and not left to guess from a port that nobody listens on
+        self.service.refuse_calls();
         if self.cancel_runs
             && let Err(e) = self.engine.cancel_all("system", "server_shutdown", CANCEL_WITHIN).await
         {
             tracing::error!(error = %e, "canceling the active runs");
         }
         self.service.close();
-        self.stop.cancel();
         self.reconciler.stop().await;
         self.engine.stop().await;
+        self.stop.cancel();
         match self.listening.await {
             Ok(Ok(())) => {}
             Ok(Err(e)) => tracing::error!(error = %e, "serving"),

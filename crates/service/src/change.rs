@@ -6,7 +6,7 @@ use domain::limits::IDEMPOTENCY_KEY_MAX;
 use domain::{Error, Reason};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Tx, TxResult, audit, idempotency};
+use store::{Failure, Tx, TxResult, audit, idempotency};
 
 /// How long a key is remembered.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -57,6 +57,16 @@ impl Key {
         T::again(tx, call, &known.answer).map(Some)
     }
 
+    /// Why a change was not made. The same request may have been sent to two servers, and the other one may
+    /// have made the change since we looked: what it left must not be held against its own twin, which is run
+    /// again and finds the answer.
+    fn refused_or_overtaken(&self, tx: &mut Tx<'_>, failure: Failure) -> Failure {
+        match (&failure, idempotency::find(tx, &self.scope, &self.key)) {
+            (Failure::Refused(_), Ok(Some(_))) => Failure::Lost(format!("the request with key {:?}", self.key)),
+            (Failure::Refused(_) | Failure::Fenced(_) | Failure::Lost(_) | Failure::Db(_), _) => failure,
+        }
+    }
+
     fn remember(&self, tx: &mut Tx<'_>, answer: &str) -> TxResult<()> {
         let old = tx.now().minus(KEPT);
         idempotency::forget(tx, &self.scope, old)?;
@@ -81,7 +91,10 @@ impl Service {
                 {
                     return Ok(answer);
                 }
-                let answer = make(tx)?;
+                let answer = make(tx).map_err(|failure| match &key {
+                    Some(key) => key.refused_or_overtaken(tx, failure),
+                    None => failure,
+                })?;
                 let id = answer.id();
                 if let Some(key) = &key {
                     key.remember(tx, &id)?;

@@ -23,7 +23,7 @@ mod tokens;
 mod watch;
 mod why;
 
-use domain::{Error, Timestamp};
+use domain::{Error, Reason, Timestamp};
 use engine::Engine;
 use provider::Providers;
 use std::sync::Arc;
@@ -65,6 +65,8 @@ struct Inner {
     access: Access,
     /// For the metrics.
     counted: sight::Counted,
+    /// Whoever asks for something new is told to come back: the server is about to stop.
+    refusing: CancellationToken,
     /// Streams end, and say why, when the server stops.
     closing: CancellationToken,
 }
@@ -81,6 +83,7 @@ impl Service {
             feed,
             access,
             counted: sight::Counted::default(),
+            refusing: CancellationToken::new(),
             closing: CancellationToken::new(),
         };
         let service = Self { inner: Arc::new(inner) };
@@ -139,6 +142,25 @@ impl Service {
 
     pub fn access(&self) -> &Access {
         &self.inner.access
+    }
+
+    /// From here on new calls are refused, with a hint when to come back. Those in flight go on.
+    pub fn refuse_calls(&self) {
+        self.inner.refusing.cancel();
+    }
+
+    /// Whether a new call is taken.
+    pub fn takes_calls(&self) -> Result<(), Error> {
+        if self.inner.refusing.is_cancelled() {
+            let message = "the server is shutting down; try again in a moment, or ask another one";
+            return Err(Error::new(Reason::ShuttingDown, message));
+        }
+        Ok(())
+    }
+
+    /// Cancelled when new calls are refused.
+    pub fn refusing(&self) -> CancellationToken {
+        self.inner.refusing.clone()
     }
 
     /// Ends all streams: the server is about to stop.

@@ -161,6 +161,7 @@ crate::statements! {
     JOURNAL_INSERT = "INSERT INTO journal(execution_id, number, at, fence, entry, detail) VALUES ($1, $2, $3, $4, $5, $6)";
     JOURNAL = "SELECT number, at, fence, entry, detail FROM journal WHERE execution_id = $1 ORDER BY number LIMIT $2";
     RECORD = "UPDATE executions SET status = $5, position = $6, stage = $7, attempt = $8, settle_ms = $9, facts = $10, failure = $11, waiting_for = $12, wake_at = CASE WHEN cancel_by <> '' AND $19 = 0 THEN CAST($17 AS BIGINT) ELSE CAST($13 AS BIGINT) END, deadline = $14, holder = $15, entries = $16, updated_at = $17 WHERE execution_id = $1 AND epoch = $2 AND fence = $3 AND holder = $4 AND status = 'running' AND entries = $18 AND EXISTS (SELECT 1 FROM sessions s WHERE s.session_id = $4 AND s.state = 'live')";
+    STILL_HELD = "SELECT 1 FROM executions WHERE execution_id = $1 AND epoch = $2 AND fence = $3 AND holder = $4 AND status = 'running'";
     NEXT_WAKE = "SELECT wake_at FROM executions WHERE status IN ('ready', 'waiting') ORDER BY wake_at LIMIT 1";
     REQUEST_CANCEL = "UPDATE executions SET cancel_by = $2, cancel_reason = $3, wake_at = CASE WHEN status = 'running' THEN wake_at ELSE $4 END, updated_at = $4 WHERE execution_id = $1 AND cancel_by = '' AND status IN ('ready', 'running', 'waiting')";
     HELD_BY = "SELECT execution_id, cancel_by FROM executions WHERE holder = $1 AND status = 'running' ORDER BY execution_id";
@@ -410,7 +411,7 @@ pub fn record(tx: &mut Tx<'_>, session: &SessionId, execution: &mut Execution, e
         ],
     )?;
     if changed != 1 {
-        return Err(Failure::Fenced(format!("execution {} with fence {}", execution.id, execution.fence)));
+        return Err(fenced(execution));
     }
     for (number, entry) in (execution.entries + 1..).zip(entries) {
         let fence = execution.fence.to_string();
@@ -422,6 +423,22 @@ pub fn record(tx: &mut Tx<'_>, session: &SessionId, execution: &mut Execution, e
     execution.entries = last;
     execution.updated_at = now;
     Ok(())
+}
+
+/// Why the product's rows could not follow a worker. Rows that a newer holder has moved on are in no state
+/// that its predecessor knows: that is no defect, and the fence says so.
+pub fn failed_or_fenced(tx: &mut Tx<'_>, session: &SessionId, execution: &Execution, failure: Failure) -> Failure {
+    let fence = &execution.fence;
+    let still = tx.row(STILL_HELD, params![execution.id.as_str(), fence.epoch, fence.counter, session.as_str()]);
+    match still {
+        Ok(None) => fenced(execution),
+        // held all the same; or the database has failed, and says no more than that
+        Ok(Some(_)) | Err(_) => failure,
+    }
+}
+
+fn fenced(execution: &Execution) -> Failure {
+    Failure::Fenced(format!("execution {} with fence {}", execution.id, execution.fence))
 }
 
 /// Asks an execution to stop. The first request counts; `false`: it was asked before, or has ended.

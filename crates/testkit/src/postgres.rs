@@ -13,6 +13,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+use tokio_postgres::config::Host;
 use tokio_postgres::{Config, NoTls};
 
 /// What the server promises about its disk.
@@ -35,6 +36,22 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// A fresh, empty database on the cluster of this test process.
 pub fn database() -> Config {
     shared().database()
+}
+
+/// A database as a program is told of it. The cluster listens on a socket only.
+pub fn url(config: &Config) -> String {
+    let socket = config.get_hosts().iter().find_map(|host| match host {
+        Host::Unix(path) => Some(path.display().to_string()),
+        Host::Tcp(_) => None,
+    });
+    let (user, name) = (config.get_user().unwrap_or_default(), config.get_dbname().unwrap_or_default());
+    format!("postgres://{user}@/{name}?host={}", encoded(&socket.unwrap_or_default()))
+}
+
+pub fn encoded(text: &str) -> String {
+    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~".contains(byte);
+    let one = |byte: u8| if plain(&byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    text.bytes().map(one).collect()
 }
 
 /// The cluster of this test process, started when first asked for.

@@ -106,9 +106,10 @@ impl TestServer {
 
     /// As SIGTERM does it.
     pub async fn stop(self) -> Fleet {
+        self.service.refuse_calls();
         self.service.close();
-        self.stop.cancel();
         self.engine.stop().await;
+        self.stop.cancel();
         self.serving.await.expect("stops serving");
         self.fleet
     }

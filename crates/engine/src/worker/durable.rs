@@ -116,8 +116,8 @@ impl Worker<'_> {
                 if heed_brake && switch::frozen(tx)?.is_some() {
                     return Err(Error::new(Reason::Frozen, "all automation is frozen").into());
                 }
-                work.record(tx, &events)?;
                 let mut e = e.clone();
+                work.record(tx, &events).map_err(|failure| execution::failed_or_fenced(tx, &session, &e, failure))?;
                 execution::record(tx, &session, &mut e, &entries)?;
                 Ok(e)
             })

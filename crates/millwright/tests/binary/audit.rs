@@ -2,6 +2,7 @@
 
 use crate::fleet::text;
 use crate::process::until;
+use crate::server::Server;
 use serde_json::Value;
 use sim::Effect;
 use std::collections::BTreeMap;
@@ -30,6 +31,23 @@ impl World {
     /// Waits for so many effects of a kind.
     pub fn wait_for(&self, kind: &str, count: usize) {
         until(&format!("{count} times {kind}"), || (self.count(kind) >= count).then_some(()));
+    }
+
+    /// Stops a server, but not while it holds the lock of the world: nobody could act any more, which no
+    /// real world does.
+    pub fn freeze(&self, server: &Server) {
+        until("the server stands still and holds no lock", || {
+            server.process.freeze();
+            let file = std::fs::File::open(&self.0).expect("the journal");
+            for _ in 0..50 {
+                if file.try_lock().is_ok() {
+                    return Some(());
+                }
+                std::thread::park_timeout(std::time::Duration::from_millis(2));
+            }
+            server.process.signal("CONT");
+            None
+        });
     }
 
     /// Every execution did each of these to its machine exactly once, and no other machine was touched.

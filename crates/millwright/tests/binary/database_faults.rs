@@ -5,7 +5,7 @@ use crate::audit::World;
 use crate::fleet::text;
 use crate::process::until;
 use crate::server::{Home, QUICK, Server};
-use crate::shared_database::encoded;
+use testkit::postgres::encoded;
 use testkit::postgres::{Cluster, Durability};
 use tokio_postgres::config::Host;
 

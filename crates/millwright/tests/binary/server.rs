@@ -88,6 +88,11 @@ impl Launch {
         command
     }
 
+    /// Starts it and waits for nothing.
+    pub fn begin(&self) -> Process {
+        Process::spawn(&mut self.command())
+    }
+
     /// Starts it and waits until it serves.
     pub fn start(&self) -> Server {
         match self.try_start() {
@@ -97,7 +102,7 @@ impl Launch {
     }
 
     pub fn try_start(&self) -> Result<Server, Ended> {
-        let mut process = Process::spawn(&mut self.command());
+        let mut process = self.begin();
         let url = until("the server serves or ends", || {
             let over = process.is_over();
             // the last line comes when all is ready

@@ -7,32 +7,13 @@ use crate::process::until;
 use crate::server::{Client, Home, Launch, QUICK, Server};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
-use tokio_postgres::config::Host;
 
 const RUNS: usize = 20;
 const ONCE: [&str; 4] = ["netboot", "repave_started", "repaved", "reset"];
 
-/// The URL of a fresh database on the private cluster, which listens on a socket only.
+/// The URL of a fresh database on the private cluster.
 pub fn database() -> String {
-    let config = testkit::postgres::database();
-    let socket = config.get_hosts().iter().find_map(|host| match host {
-        Host::Unix(path) => Some(path.display().to_string()),
-        Host::Tcp(_) => None,
-    });
-    let (user, name) = (config.get_user().expect("a user"), config.get_dbname().expect("a name"));
-    format!("postgres://{user}@/{name}?host={}", encoded(&socket.expect("a socket")))
-}
-
-pub fn encoded(text: &str) -> String {
-    let mut out = String::new();
-    for byte in text.bytes() {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
-            _ => write!(out, "%{byte:02X}").expect("a text"),
-        }
-    }
-    out
+    testkit::postgres::url(&testkit::postgres::database())
 }
 
 fn read(path: &std::path::Path) -> String {
@@ -122,7 +103,7 @@ fn a_server_that_slept_past_its_lease_changes_nothing_and_serves_on() {
     share(&pair.one);
     pair.world.wait_for("repave_started", 8);
     let asleep = holders(&pair.one);
-    freeze_outside_the_journal(&pair.one, &pair.world);
+    pair.world.freeze(&pair.one);
 
     let second = pair.second();
     let before = (second.all_succeed(), pair.world.effects());
@@ -142,21 +123,4 @@ fn a_server_that_slept_past_its_lease_changes_nothing_and_serves_on() {
     assert_eq!(text(&pair.one.ended(&run), "phase"), "SUCCEEDED");
     assert_eq!(pair.world.count("reset"), 9);
     assert_eq!(pair.one.runs()[1..], before.0, "and nothing came of the old session later on");
-}
-
-/// Stops a server, but not while it holds the lock of the world: nobody could act any more, which no real
-/// world does.
-fn freeze_outside_the_journal(server: &Server, world: &World) {
-    until("the server stands still and holds no lock", || {
-        server.process.freeze();
-        let file = std::fs::File::open(&world.0).expect("the journal");
-        for _ in 0..50 {
-            if file.try_lock().is_ok() {
-                return Some(());
-            }
-            std::thread::park_timeout(std::time::Duration::from_millis(2));
-        }
-        server.process.signal("CONT");
-        None
-    });
 }

@@ -5,6 +5,7 @@ use crate::refusal::refused;
 use engine::{Engine, EngineOptions};
 use futures::future::join_all;
 use proto::baremetal::v1 as pb;
+use proto::baremetal::v1::machine_service_client::MachineServiceClient;
 use proto::baremetal::v1::machine_status::Phase;
 use proto::baremetal::v1::run::Phase as RunPhase;
 use provider::Providers;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 use store::{Ambient, Options, Store};
 use testkit::ambient::VirtualAmbient;
 use testkit::fleet::eventually;
+use testkit::server::door;
 use tonic::{Code, Status, Streaming};
 
 pub struct Two {
@@ -176,4 +178,37 @@ async fn logs_are_followed_through_either_server() {
     let (one, other) = tokio::join!(follow(0), follow(1));
     assert_eq!(one, other);
     assert!(!one.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_change_sent_to_both_servers_at_once_is_made_once_and_answered_alike() {
+    let two = Two::start().await;
+    two.register("m-1", &[]).await;
+    // keys are their caller's: it is one caller that goes to both
+    let token = Some(two.servers[0].token.as_str());
+    let mut clients = Vec::new();
+    for server in &two.servers {
+        clients.push(MachineServiceClient::new(door(crate::raw::channel(&server.url).await, token)));
+    }
+    let get = pb::GetMachineRequest { machine_id: "m-1".into() };
+    for n in 0..30 {
+        let before = clients[0].clone().get_machine(get.clone()).await.expect("is there").into_inner().version;
+        let calls = clients.iter().map(|client| {
+            let mut client = client.clone();
+            let machine = pb::Machine {
+                machine_id: "m-1".into(),
+                labels: [("count".to_owned(), n.to_string())].into(),
+                version: before,
+                ..pb::Machine::default()
+            };
+            let mut request =
+                tonic::Request::new(pb::UpdateMachineRequest { machine: Some(machine), update_mask: None });
+            request.metadata_mut().insert("x-idempotency-key", format!("count {n}").parse().expect("printable"));
+            async move { client.update_machine(request).await }
+        });
+        for answer in join_all(calls).await {
+            let machine = answer.unwrap_or_else(|e| panic!("{n}: the twin of a change that was made: {e:?}"));
+            assert_eq!(machine.into_inner().version, before + 1, "{n}: made once");
+        }
+    }
 }

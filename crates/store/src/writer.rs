@@ -76,28 +76,32 @@ pub(crate) fn run_writer(
     signals: &Signals,
     batch_max: usize,
 ) {
-    while let Some(batch) = queue.take(batch_max) {
-        run_batch(connection.as_mut(), ambient.as_ref(), signals, batch);
+    let mut away = false;
+    while let Some(mut batch) = queue.take(batch_max) {
+        // an outage leaves the queue full of what was given up: who asks now must not wait behind that
+        if away {
+            batch.retain(|job| job.wanted());
+        }
+        if !batch.is_empty() {
+            away = !run_batch(connection.as_mut(), ambient.as_ref(), signals, batch);
+        }
     }
 }
 
+/// Answers everybody in the batch; and whether the database was there.
 pub(crate) fn run_batch(
     connection: &mut dyn Connection,
     ambient: &dyn Ambient,
     signals: &Signals,
     mut batch: Vec<Box<dyn Job>>,
-) {
-    // after an outage the queue is full of what was given up: who asks now must not wait behind that
-    batch.retain(|job| job.wanted());
-    if batch.is_empty() {
-        return;
-    }
+) -> bool {
     batch.sort_by_key(|job| job.key());
     let mut outcome = attempt(connection, ambient, signals, &mut batch);
     // that it broke since its last use says nothing about the database, and nothing was committed
     if connection.broke() && matches!(&outcome, Err(Failure::Db(DbFailure(DbError::Away(_))))) {
         outcome = attempt(connection, ambient, signals, &mut batch);
     }
+    let mut there = true;
     match outcome {
         Ok(()) => {}
         Err(e) if e.retry_batch() => {
@@ -105,14 +109,16 @@ pub(crate) fn run_batch(
             for job in batch {
                 run_alone(connection, ambient, signals, job);
             }
-            return;
+            return there;
         }
         Err(e) => {
+            there = !matches!(&e, Failure::Db(DbFailure(DbError::Away(_) | DbError::CommitUnknown(_))));
             let error = e.into_error();
             batch.iter_mut().for_each(|job| job.refuse(error.clone()));
         }
     }
     batch.into_iter().for_each(Job::finish);
+    there
 }
 
 /// One closure, tried a few times.

@@ -20,7 +20,7 @@ fn url(servers: [&Cluster; 2], database: &str) -> String {
         [Host::Unix(path)] => encoded(&path.display().to_string()),
         other => panic!("{other:?}"),
     });
-    format!("postgres://postgres@/{database}?host={}", sockets.join(","))
+    format!("postgres://postgres@{}/{database}", sockets.join(","))
 }
 
 /// A command that only looks works again.

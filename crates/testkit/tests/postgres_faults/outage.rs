@@ -85,10 +85,12 @@ async fn a_flood_while_the_database_is_away_is_refused_and_leaves_nothing_behind
     let store = bench.server.fleet.store.clone();
     let ran = Arc::new(AtomicUsize::new(0));
     bench.proxy.weather(Weather::Silent);
-    let (full, waiting) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let count = || Arc::new(AtomicUsize::new(0));
+    let (full, away, waiting) = (count(), count(), count());
     let callers: Vec<_> = (0..ASKED)
         .map(|_| {
-            let (store, ran, full, waiting) = (store.clone(), ran.clone(), full.clone(), waiting.clone());
+            let (store, ran, waiting) = (store.clone(), ran.clone(), waiting.clone());
+            let (full, away) = (full.clone(), away.clone());
             tokio::spawn(async move {
                 waiting.fetch_add(1, Ordering::SeqCst);
                 let counted = move |_: &mut store::Tx<'_>| {
@@ -98,7 +100,7 @@ async fn a_flood_while_the_database_is_away_is_refused_and_leaves_nothing_behind
                 let answer = store.write(&Caller::new("flood"), "one", counted).await;
                 match answer.map_err(|e| e.reason) {
                     Err(Reason::QueueFull) => full.fetch_add(1, Ordering::SeqCst),
-                    Err(Reason::StoreUnavailable | Reason::OutcomeUnknown) => 0,
+                    Err(Reason::StoreUnavailable | Reason::OutcomeUnknown) => away.fetch_add(1, Ordering::SeqCst),
                     other => panic!("{other:?}"),
                 };
             })
@@ -113,7 +115,8 @@ async fn a_flood_while_the_database_is_away_is_refused_and_leaves_nothing_behind
     let gave_up =
         matches!(soon.code(), tonic::Code::DeadlineExceeded | tonic::Code::Cancelled | tonic::Code::Unavailable);
     assert!(gave_up, "{soon:?}");
-    // those who ask have all gone when the database is back
+    // the first were told, the others have all gone when the database is back
+    eventually("the first are told", || async { (away.load(Ordering::SeqCst) > 0).then_some(()) }).await;
     callers.iter().for_each(tokio::task::JoinHandle::abort);
     let ran_before = ran.load(Ordering::SeqCst);
     bench.proxy.weather(Weather::Clear);

@@ -30,13 +30,12 @@ impl Tally {
         }
     }
 
-    fn check(&self, name: &str) {
-        println!(
-            "{name}: {} resets; {} calls done all the same, {} refused, {} unknown",
-            self.points, self.done, self.not_done, self.unknown
-        );
+    /// All kinds of answers were given; how often each.
+    fn check(&self) -> String {
         let all_kinds = self.done > 0 && self.not_done > 0 && self.unknown > 0;
         assert!(all_kinds, "resets that lead to only one kind of answer reach only part of a transaction");
+        let Self { points, done, not_done, unknown } = self;
+        format!("{points} resets; {done} calls done all the same, {not_done} refused, {unknown} unknown")
     }
 }
 
@@ -85,7 +84,7 @@ async fn a_reset_at_any_statement_of_set_phase_loses_and_doubles_nothing() {
         }
     }
     bench.witness.check_log().await;
-    tally.check("SetPhase");
+    println!("SetPhase: {}", tally.check());
     bench.end().await;
 }
 
@@ -133,7 +132,7 @@ async fn a_reset_at_any_statement_of_start_run_starts_one_run_or_none() {
         }
     }
     bench.witness.check_log().await;
-    tally.check("StartRun");
+    println!("StartRun: {}", tally.check());
     bench.end().await;
 }
 

@@ -32,6 +32,7 @@ enum word {
     READ_ERROR,     /* of every read */
     CHANGE_ERROR,   /* of opening to write, of cutting, making, renaming and removing */
     NO_ROOM,        /* 1: a write that would make a file longer gets ENOSPC, after half of it was taken */
+    ONLY_DATABASE,  /* 1: all this strikes only files whose name ends in .db, and spares the log beside them */
     CLOCK_CHANGED,  /* raised by the test after it has changed one of the next three */
     WALL_OFFSET,    /* nanoseconds added to the wall clock */
     WALL_RATE,      /* thousandths of true speed */
@@ -52,7 +53,8 @@ static int trace = -1;
 static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
 
 #define FDS 65536
-static volatile unsigned char ours[FDS];
+enum { OTHER = 1, DATABASE = 2 };
+static volatile unsigned char ours[FDS]; /* 0: none of ours */
 
 
 __attribute__((constructor)) static void begin(void) {
@@ -77,10 +79,15 @@ static int under(const char *path) {
 
 static int is_ours(int fd) { return control && fd >= 0 && fd < FDS && ours[fd]; }
 
+static int kind_of(const char *path) {
+    size_t length = strlen(path);
+    return length > 3 && !strcmp(path + length - 3, ".db") ? DATABASE : OTHER;
+}
+
 /* Whether the test wants this to fail; errno says how. */
-static int fails(enum word word) {
+static int fails(int kind, enum word word) {
     int64_t wanted = control[word];
-    if (!wanted) return 0;
+    if (!wanted || (control[ONLY_DATABASE] && kind != DATABASE)) return 0;
     __atomic_add_fetch(&control[FAULTS], 1, __ATOMIC_SEQ_CST);
     errno = (int)wanted;
     return 1;
@@ -109,11 +116,11 @@ static uint64_t file_of(int fd) {
 
 static int open_here(const char *path, int flags, mode_t mode) {
     int changes = (flags & O_ACCMODE) != O_RDONLY || (flags & (O_CREAT | O_TRUNC));
-    if (changes && fails(CHANGE_ERROR)) return -1;
+    if (changes && fails(kind_of(path), CHANGE_ERROR)) return -1;
     int there = access(path, F_OK) == 0;
     int fd = (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
     if (fd < 0 || fd >= FDS) return fd;
-    ours[fd] = 1;
+    ours[fd] = (unsigned char)kind_of(path);
     if (!there) record(MADE, file_of(fd), 0, path, (uint32_t)strlen(path));
     else if (flags & O_TRUNC) record(CUT, file_of(fd), 0, NULL, 0);
     return fd;
@@ -137,7 +144,7 @@ int close(int fd) {
 }
 
 static ssize_t write_here(int fd, const void *bytes, size_t count, off64_t at) {
-    if (fails(WRITE_ERROR)) return -1;
+    if (fails(ours[fd], WRITE_ERROR)) return -1;
     struct stat known;
     if (control[NO_ROOM] && !fstat(fd, &known)) {
         off64_t from = at >= 0 ? at : lseek(fd, 0, SEEK_CUR);
@@ -165,15 +172,15 @@ ssize_t pwrite(int fd, const void *bytes, size_t count, off_t at) {
 ssize_t pwrite64(int fd, const void *bytes, size_t count, off64_t at) { return pwrite(fd, bytes, count, at); }
 
 ssize_t read(int fd, void *bytes, size_t count) {
-    return is_ours(fd) && fails(READ_ERROR) ? -1 : syscall(SYS_read, fd, bytes, count);
+    return is_ours(fd) && fails(ours[fd], READ_ERROR) ? -1 : syscall(SYS_read, fd, bytes, count);
 }
 ssize_t pread(int fd, void *bytes, size_t count, off_t at) {
-    return is_ours(fd) && fails(READ_ERROR) ? -1 : syscall(SYS_pread64, fd, bytes, count, at);
+    return is_ours(fd) && fails(ours[fd], READ_ERROR) ? -1 : syscall(SYS_pread64, fd, bytes, count, at);
 }
 ssize_t pread64(int fd, void *bytes, size_t count, off64_t at) { return pread(fd, bytes, count, at); }
 
 static int cut_here(int fd, off_t length) {
-    if (fails(CHANGE_ERROR)) return -1;
+    if (fails(ours[fd], CHANGE_ERROR)) return -1;
     int done = (int)syscall(SYS_ftruncate, fd, length);
     if (!done) record(CUT, file_of(fd), (uint64_t)length, NULL, 0);
     return done;
@@ -185,7 +192,7 @@ int ftruncate64(int fd, off64_t length) { return ftruncate(fd, length); }
 
 /* A sync that fails leaves what was written in the system, where it may or may not reach the disk. */
 static int sync_here(int fd, long number) {
-    if (fails(SYNC_ERROR)) return -1;
+    if (fails(ours[fd], SYNC_ERROR)) return -1;
     /* a trace is not about this machine's disk: its syncs need not be waited for */
     int done = trace < 0 ? (int)syscall(number, fd) : 0;
     if (!done) record(SYNC, file_of(fd), 0, NULL, 0);
@@ -195,7 +202,7 @@ int fsync(int fd) { return is_ours(fd) ? LOCKED(sync_here(fd, SYS_fsync)) : (int
 int fdatasync(int fd) { return is_ours(fd) ? LOCKED(sync_here(fd, SYS_fdatasync)) : (int)syscall(SYS_fdatasync, fd); }
 
 static int rename_here(const char *from, const char *to) {
-    if (fails(CHANGE_ERROR)) return -1;
+    if (fails(kind_of(to), CHANGE_ERROR)) return -1;
     char both[2 * PATH_MAX];
     int length = snprintf(both, sizeof both, "%s%c%s", from, 0, to);
     int done = (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
@@ -208,7 +215,7 @@ int rename(const char *from, const char *to) {
 }
 
 static int unlink_here(const char *path) {
-    if (fails(CHANGE_ERROR)) return -1;
+    if (fails(kind_of(path), CHANGE_ERROR)) return -1;
     int done = (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
     if (!done) record(REMOVED, 0, 0, path, (uint32_t)strlen(path));
     return done;
@@ -218,7 +225,7 @@ int unlink(const char *path) {
 }
 
 static int mkdir_here(const char *path, mode_t mode) {
-    if (fails(CHANGE_ERROR)) return -1;
+    if (fails(kind_of(path), CHANGE_ERROR)) return -1;
     int done = (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
     struct stat known;
     if (!done && !stat(path, &known)) record(FOLDER, known.st_ino, 0, path, (uint32_t)strlen(path));

@@ -16,6 +16,7 @@ enum Word {
     ReadError,
     ChangeError,
     NoRoom,
+    OnlyDatabase,
     ClockChanged,
     WallOffset,
     WallRate,
@@ -24,7 +25,7 @@ enum Word {
     Readings,
 }
 
-const WORDS: usize = 11;
+const WORDS: usize = 12;
 const EIO: i64 = 5;
 const ENOSPC: i64 = 28;
 const EROFS: i64 = 30;
@@ -42,6 +43,8 @@ pub enum Fault {
     SyncError,
     /// Nothing can be read, and nothing written.
     DeadDisk,
+    /// The database's own file fails, and its log takes everything: what is committed cannot be taken in.
+    DatabaseFile,
     /// As after `mount -o remount,ro`.
     ReadOnly,
 }
@@ -113,13 +116,18 @@ impl Below {
             Fault::WriteError => self.set(Word::WriteError, EIO),
             Fault::SyncError => self.set(Word::SyncError, EIO),
             Fault::DeadDisk => self.set_all(&[Word::ReadError, Word::WriteError, Word::SyncError], EIO),
+            Fault::DatabaseFile => {
+                self.set(Word::OnlyDatabase, 1);
+                self.set_all(&[Word::WriteError, Word::SyncError], EIO);
+            }
             Fault::ReadOnly => self.set_all(&[Word::WriteError, Word::ChangeError], EROFS),
         }
     }
 
     /// The disk is well again.
     pub fn end(&self) {
-        self.set_all(&[Word::WriteError, Word::SyncError, Word::ReadError, Word::ChangeError, Word::NoRoom], 0);
+        self.set_all(&[Word::WriteError, Word::SyncError, Word::ReadError, Word::ChangeError], 0);
+        self.set_all(&[Word::NoRoom, Word::OnlyDatabase], 0);
     }
 
     pub fn set_clocks(&self, clocks: Clocks) {

@@ -11,16 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub const QUICK: &str = "[engine]\nlease_seconds = 4\ncall_timeout_seconds = 1\n";
 
 /// A temporary folder with everything that one test needs.
-pub struct Home(tempfile::TempDir);
+pub struct Home(pub tempfile::TempDir);
 
 impl Home {
     pub fn new() -> Self {
         Self(tempfile::tempdir().expect("a temporary folder"))
-    }
-
-    /// Where the disk is not the subject.
-    pub fn in_memory() -> Self {
-        Self(testkit::scratch::folder())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

@@ -17,6 +17,8 @@ const ENOUGH: u64 = 30;
 /// A step fails twice, so that its run waits for the next attempt.
 const FAILS: &str = "sim.fault.netboot=fail:2";
 const SLOW: &str = "sim.latency_ms=700";
+/// Most of the time a call is in the air, and what it asks for is not done yet.
+const SLOW_CALLS: [&str; 3] = ["sim.fault.netboot=slow:400", "sim.fault.repave=slow:400", "sim.fault.reboot=slow:400"];
 
 impl Site {
     fn token(&self, server: &Server, ttl_seconds: i64) -> String {
@@ -107,6 +109,9 @@ fn a_clock_that_is_set_while_no_server_runs_fails_no_run_and_holds_nothing_up() 
         site.run(&server, &format!("m-{name}-2"), &[SLOW], Some("strict"));
         site.under_way(&format!("m-{name}-2"));
         waits(&server, &waiting);
+        for n in 3..=5 {
+            site.run(&server, &format!("m-{name}-{n}"), &SLOW_CALLS, Some("strict"));
+        }
         server.kill();
         site.below.set_clocks(Clocks { ahead, ..Clocks::TRUE });
         server = site.start_again();

@@ -1,5 +1,6 @@
 //! The disk fills up, fails and becomes read-only under a load, one after the other on the same server.
 
+use crate::process::until;
 use crate::site::Site;
 use std::time::Duration;
 use testkit::below::Fault;
@@ -43,7 +44,7 @@ fn a_disk_that_fails_is_told_and_when_it_works_again_so_does_everything() {
             match fault {
                 Fault::Full | Fault::FullForAll => assert!(answers.refused_because("STORAGE_FULL") > 0, "{answers:?}"),
                 Fault::SyncError => assert!(answers.refused_because("OUTCOME_UNKNOWN") > 0, "{answers:?}"),
-                Fault::WriteError | Fault::ReadOnly | Fault::DeadDisk => {}
+                Fault::WriteError | Fault::ReadOnly | Fault::DeadDisk | Fault::DatabaseFile => {}
             }
             // what is overwritten finds its room; everything else cannot have been kept
             assert!(fault == Fault::Full || answers.written == 0, "{fault:?}: acknowledged and not kept: {answers:?}");
@@ -70,6 +71,25 @@ fn what_was_in_doubt_when_the_process_died_is_there_whole_or_not_at_all() {
     site.tally.wait_for(stretch, "writes are in doubt", |answers| answers.refused_because("OUTCOME_UNKNOWN") >= ENOUGH);
     writers.stop();
     // the last of them lies whole in the log, and nobody knows it
+    server.kill();
+    site.below.end();
+    let server = site.start_again();
+    site.everything_is_there(&server);
+    site.all_succeed(&server);
+    site.ends_whole(server);
+}
+
+#[test]
+fn what_cannot_be_taken_into_the_database_stays_in_its_log() {
+    let (mut site, server) = Site::start();
+    let writers = site.writers(&server, WRITERS);
+    site.run(&server, "m-1", &["sim.latency_ms=300"], None);
+    site.below.begin(Fault::DatabaseFile);
+    let stretch = site.tally.begin();
+    until("the log is tried to be taken in", || (site.below.faults() >= 3).then_some(()));
+    let answers = site.tally.of(stretch);
+    assert!(answers.refused() == 0 && answers.written > 0, "the log has it: {answers:?}");
+    writers.stop();
     server.kill();
     site.below.end();
     let server = site.start_again();

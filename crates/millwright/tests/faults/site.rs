@@ -121,7 +121,7 @@ impl Site {
         server.kill();
         let server = self.start_again();
         let there = self.everything_is_there(&server);
-        println!("{there} acknowledgements are there after a kill");
+        eprintln!("{there} acknowledgements are there after a kill");
         server
     }
 

@@ -56,7 +56,8 @@ fn fates(cut: u64, per_sync: u64) -> Vec<Fate> {
 /// How many acknowledgements were due and are there.
 pub fn judge(recorded: &Recorded, cut: &Cut, fate: Fate, finish: bool) -> Result<usize, String> {
     let due: Vec<&Entry> = recorded.ledger.iter().filter(|entry| entry.at <= cut.at).collect();
-    let home = Home::in_memory();
+    // an image is not about this machine's disk
+    let home = Home(testkit::scratch::folder());
     let data = home.path("data");
     write(&cut.disk.image(fate), &recorded.data, &data);
     let world = home.path("world.jsonl");

@@ -25,6 +25,7 @@ mod process;
 mod server;
 
 use images::{Cut, judge};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use testkit::power::Fate;
@@ -52,7 +53,8 @@ fn whatever_a_power_cut_leaves_opens_whole_and_has_everything_acknowledged() {
                     Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|n| Some((n, *all.get(n)?)))
                 {
                     let finish = number % FINISH_EVERY == FINISH_EVERY - 1;
-                    match judge(&recorded, cut, fate, finish) {
+                    let verdict = catch_unwind(AssertUnwindSafe(|| judge(&recorded, cut, fate, finish)));
+                    match verdict.unwrap_or_else(|_| Err("a wait came to nothing; see above".to_owned())) {
                         Ok(checked) => drop(due.fetch_add(checked, Ordering::Relaxed)),
                         Err(why) => failed.lock().expect("no panic").push(format!("{} {fate:?}: {why}", cut.name)),
                     }

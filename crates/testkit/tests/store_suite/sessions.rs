@@ -80,15 +80,18 @@ on_every_store!(a_dead_sessions_work_is_taken_over, |store| async move {
     let held = two_held(&store, &a).await;
     let seen = live(&store).await.remove(0);
     assert_eq!(seen.id, a);
+    let before = [store.get_execution(&held[0].id).await, store.get_execution(&held[1].id).await];
     assert!(declare_dead(&store, &seen).await);
     assert!(!declare_dead(&store, &seen).await, "once");
     assert_eq!(live(&store).await.iter().map(|s| &s.id).collect::<Vec<_>>(), [&b]);
     assert_eq!(renew(&store, &a).await, Renewal::Lost);
-    for (e, settle) in held.iter().zip([Duration::ZERO, LONGEST_CALL]) {
+    for ((e, stored), settle) in held.iter().zip(&before).zip([Duration::ZERO, LONGEST_CALL]) {
         let orphan = store.get_execution(&e.id).await;
         assert_eq!((orphan.status, &orphan.holder, orphan.entries), (Status::Ready, &None, 2));
         assert_eq!(orphan.settle, settle, "the last call of one that has begun may still be in the air");
-        assert_eq!(orphan.deadline, e.deadline.plus(LONGEST_CALL), "waiting for that costs it nothing");
+        let without_holder = orphan.updated_at.since(stored.updated_at);
+        let expected = e.deadline.plus(LONGEST_CALL).plus(without_holder);
+        assert_eq!(orphan.deadline, expected, "neither waiting for that nor the time without a holder is charged");
         assert_eq!(journal(&store, &e.id).await, ["requested", "holder_lost"]);
         // the dead one is not told, but cannot write
         let (session, mut mine) = (a.clone(), e.clone());

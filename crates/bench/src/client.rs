@@ -44,7 +44,7 @@ impl Clients {
         self.channels[caller % self.channels.len()].clone()
     }
 
-    fn door(&self, caller: usize) -> Door {
+    pub fn door(&self, caller: usize) -> Door {
         door(self.channel(caller), Some(&self.token))
     }
 

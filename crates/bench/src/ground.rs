@@ -2,13 +2,13 @@
 //! that is started on it. Made once in a run of this program, and used by all sections.
 
 use crate::Outcome;
+use crate::carry;
 use crate::client::{Clients, work_off};
 use crate::process::{Cpu, Launch, Server};
 use proto::baremetal::v1 as pb;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use testkit::postgres::{Cluster, Durability};
 use tokio::time::Instant;
@@ -46,7 +46,8 @@ pub struct Ground {
     pub kind: Kind,
     pub machines: usize,
     pub launch: Launch,
-    postgres: Option<(Arc<Cluster>, Config)>,
+    /// The cluster goes when this does.
+    postgres: Option<(Cluster, Config)>,
     folder: tempfile::TempDir,
 }
 
@@ -72,12 +73,12 @@ pub fn machine(n: usize) -> pb::Machine {
 
 impl Ground {
     /// An empty database and the folder of a server.
-    pub fn new(kind: Kind, cluster: Option<Arc<Cluster>>) -> Outcome<Self> {
+    pub fn new(kind: Kind) -> Outcome<Self> {
         let folder = tempfile::Builder::new().prefix("millwright-bench-").tempdir()?;
         let postgres = match kind {
             Kind::Sqlite => None,
             Kind::Postgres => {
-                let cluster = cluster.unwrap_or_else(|| Arc::new(Cluster::start(Durability::Stock)));
+                let cluster = Cluster::start(Durability::Stock);
                 let config = cluster.database();
                 Some((cluster, config))
             }
@@ -85,6 +86,7 @@ impl Ground {
         let launch = Launch {
             data: folder.path().join("data"),
             database: postgres.as_ref().map(|(_, config)| url(config)).transpose()?,
+            simulated: true,
             settings: Vec::new(),
         };
         // one token makes all the calls here; what it may use is not what is measured
@@ -96,9 +98,14 @@ impl Ground {
         Ok(Self { kind, machines: 0, launch, postgres, folder })
     }
 
-    /// Starts a server that makes no sweep but its first, and waits until that is over.
+    /// Starts a server that makes no sweep but its first.
+    pub fn start_at_once(&self) -> Outcome<Server> {
+        self.launch.with("observe.period_seconds", QUIET_SECONDS).start()
+    }
+
+    /// The same, and waits until that sweep is over.
     pub async fn start(&self) -> Outcome<Server> {
-        let server = self.launch.with("observe.period_seconds", QUIET_SECONDS).start()?;
+        let server = self.start_at_once()?;
         at_rest(&server).await?;
         Ok(server)
     }
@@ -136,14 +143,7 @@ impl Ground {
             registered.rate(),
             begun.elapsed().as_secs_f64()
         );
-        server.stop()?;
-        if let Some((_, config)) = &self.postgres {
-            // what would otherwise go on in the background for a while
-            let client = connect(config).await?;
-            client.batch_execute("VACUUM ANALYZE").await?;
-            client.batch_execute("CHECKPOINT").await?;
-        }
-        Ok(())
+        server.stop()
     }
 
     /// The same database again, for whoever works on it without a server. The server must be stopped.
@@ -168,20 +168,60 @@ impl Ground {
         }
     }
 
+    /// A number from the database itself, while the server runs or not: what is true is not what it says.
+    pub async fn number(&self, sql: &str, values: &[i64]) -> Outcome<i64> {
+        match &self.postgres {
+            None => {
+                let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
+                let db = rusqlite::Connection::open_with_flags(self.database_file(), flags)?;
+                Ok(db.query_row(&sql.replace('$', "?"), rusqlite::params_from_iter(values), |row| row.get(0))?)
+            }
+            Some((_, config)) => {
+                let values: Vec<&(dyn tokio_postgres::types::ToSql + Sync)> =
+                    values.iter().map(|v| v as &(dyn tokio_postgres::types::ToSql + Sync)).collect();
+                Ok(connect(config).await?.query_one(sql, &values).await?.get(0))
+            }
+        }
+    }
+
+    /// The same machines in a folder of their own, for a section that leaves things changed. The server must
+    /// be stopped.
+    pub fn branch(&self, name: &str) -> Outcome<Self> {
+        if self.kind != Kind::Sqlite {
+            return Err("only a database that is a file can be branched off".into());
+        }
+        let folder = tempfile::Builder::new().prefix(&format!("millwright-bench-{name}-")).tempdir()?;
+        let data = folder.path().join("data");
+        copy_folder(&self.launch.data, &data)?;
+        let launch = Launch { data, ..self.launch.clone() };
+        Ok(Self { kind: self.kind, machines: self.machines, launch, postgres: None, folder })
+    }
+
+    /// The same rows in PostgreSQL: registering them there again would take longer, and show nothing new.
+    pub async fn in_postgres(&self) -> Outcome<Self> {
+        let ground = Self::new(Kind::Postgres)?;
+        // makes the tables
+        ground.launch.start()?.stop()?;
+        std::fs::remove_dir_all(&ground.launch.data)?;
+        copy_folder(&self.launch.data, &ground.launch.data)?;
+        let client = connect(ground.config().ok_or("no PostgreSQL")?).await?;
+        carry::over(&self.database_file(), &client).await?;
+        client.batch_execute("VACUUM ANALYZE").await?;
+        client.batch_execute("CHECKPOINT").await?;
+        Ok(Self { machines: self.machines, ..ground })
+    }
+
+    /// What really happened to the simulated machines, from the journal that no server can change.
+    pub fn world(&self) -> PathBuf {
+        self.launch.data.join("sim-world.jsonl")
+    }
+
     pub fn database_file(&self) -> PathBuf {
         self.launch.data.join("millwright.db")
     }
 
-    pub fn folder(&self) -> &std::path::Path {
-        self.folder.path()
-    }
-
     pub fn config(&self) -> Option<&Config> {
         self.postgres.as_ref().map(|(_, config)| config)
-    }
-
-    pub fn cluster(&self) -> Option<Arc<Cluster>> {
-        self.postgres.as_ref().map(|(cluster, _)| cluster.clone())
     }
 }
 
@@ -199,6 +239,18 @@ pub async fn at_rest(server: &Server) -> Outcome<()> {
             return Err(format!("the server does not come to rest: it uses {share:.2} of a processor").into());
         }
     }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Outcome<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let copy = to.join(entry.file_name());
+        std::fs::copy(entry.path(), &copy)?;
+        // on disk before anything is measured
+        std::fs::File::open(&copy)?.sync_all()?;
+    }
+    Ok(())
 }
 
 /// A connection whose other half is driven by this runtime.

@@ -33,6 +33,8 @@ pub struct Launch {
     pub data: PathBuf,
     /// None: SQLite in the data folder.
     pub database: Option<String>,
+    /// Whether it offers the simulated fleet, and reads that fleet's journal when it starts.
+    pub simulated: bool,
     pub settings: Vec<(String, String)>,
 }
 
@@ -59,7 +61,10 @@ impl Launch {
                 command.env_remove(name);
             }
         }
-        command.args(["serve", "--listen", "127.0.0.1:0", "--sim", "0", "--data"]).arg(&self.data);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data"]).arg(&self.data);
+        if self.simulated {
+            command.args(["--sim", "0"]);
+        }
         if let Some(url) = &self.database {
             command.args(["--database", url]);
         }

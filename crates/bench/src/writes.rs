@@ -124,7 +124,7 @@ pub struct Flips {
 }
 
 impl Flips {
-    fn new(callers: usize, part: Range<usize>) -> Self {
+    pub fn new(callers: usize, part: Range<usize>) -> Self {
         Self { part, done: (0..callers).map(|_| Arc::default()).collect() }
     }
 
@@ -144,7 +144,7 @@ impl Flips {
     }
 }
 
-async fn set_phase(server: &Server, clients: &Clients, flips: &Flips, span: Duration) -> Outcome<Slice> {
+pub async fn set_phase(server: &Server, clients: &Clients, flips: &Flips, span: Duration) -> Outcome<Slice> {
     let load = drive(flips.callers(), span, |caller| {
         let client = clients.machines(caller);
         let mut next = flips.of(caller);

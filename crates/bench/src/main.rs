@@ -60,6 +60,7 @@ async fn measure(options: &Options) -> Outcome<()> {
     let mut report = Report::default();
     let outcome = sections(options, &mut machine, &mut report).await;
     // also of a run that failed half-way: what was measured was measured
+    report.sorted();
     println!("\n{}", report.table());
     println!("took {:.0} s", begun.elapsed().as_secs_f64());
     if let Some(path) = &options.json {

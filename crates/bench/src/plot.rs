@@ -157,7 +157,8 @@ mod tests {
     #[test]
     fn a_line_chart_shows_every_point_and_hides_no_text() {
         let line = ("a < b".to_owned(), vec![(1_000.0, 1.0), (10_000.0, 2.0), (100_000.0, 3.0)]);
-        let svg = lines(&Series { section: "s", title: "t".to_owned(), x: "n", y: "ms", lines: vec![line] }).expect("drawn");
+        let svg =
+            lines(&Series { section: "s", title: "t".to_owned(), x: "n", y: "ms", lines: vec![line] }).expect("drawn");
         assert!(svg.contains("a &lt; b") && svg.contains("100,000") && !svg.contains("NaN"), "{svg}");
         let path = svg.split("points=\"").nth(1).and_then(|rest| rest.split('"').next()).expect("a path");
         assert_eq!(path.split(' ').count(), 3);

@@ -121,6 +121,17 @@ impl Report {
         })
     }
 
+    /// Section by section, whatever order they were measured in.
+    pub fn sorted(&mut self) {
+        let mut order: Vec<&str> = Vec::new();
+        for f in &self.figures {
+            if !order.contains(&f.section) {
+                order.push(f.section);
+            }
+        }
+        self.figures.sort_by_key(|f| order.iter().position(|s| *s == f.section));
+    }
+
     pub fn table(&self) -> String {
         let head = ["", "what", "measured", "limit", "ratio", "goal", "verdict", "noise", "the limit is"];
         let mut rows = vec![head.map(str::to_owned)];

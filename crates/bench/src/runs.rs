@@ -7,11 +7,13 @@ use crate::client::{Clients, work_off};
 use crate::ground::{Ground, id};
 use crate::options::Options;
 use crate::process::{Cpu, Server};
-use crate::report::{Figure, Goal, Report, plain};
-use crate::writes::{Flips, set_phase};
+use crate::report::{Figure, Goal, Report, middle, plain};
+use crate::writes::{Flips, set_phase, store_alone};
 use proto::baremetal::v1 as pb;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
+use store::{Store, SystemAmbient};
 use tokio::time::Instant;
 
 const SECTION: &str = "runs";
@@ -35,19 +37,24 @@ pub struct Wave {
 }
 
 pub async fn run(ground: &Ground, options: &Options, report: &mut Report) -> Outcome<()> {
+    let copy = ground.copy("runs_alone").await?;
     let server = ground.start().await?;
     let clients = Clients::connect(&server).await?;
+    let alone = Store::open(&copy, Arc::new(SystemAmbient::new()))?;
     let (quarter, half) = (ground.machines / 4, ground.machines / 2);
-    let flips = Flips::new(WRITERS, half..half + quarter);
+    let (flips, flips_alone) = (Flips::new(WRITERS, half..half + quarter), Flips::new(WRITERS, half..half + quarter));
     let mut machines = half + quarter..ground.machines;
     wave(&server, &clients, take(&mut machines, WAVE)?, "warm").await?;
     let before = ground.number("SELECT seq FROM log_head", &[]).await?;
-    let (mut rates, mut allowed, mut writes, mut cpu) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut rates, mut writes, mut cpu) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut by_api, mut by_store) = (Vec::new(), Vec::new());
     for n in 0..options.slices() {
         let write_rate = set_phase(&server, &clients, &flips, options.slice()).await?.tally.rate();
+        let store_rate = store_alone(&alone, &flips_alone, options.slice()).await?.rate();
         let wave = wave(&server, &clients, take(&mut machines, WAVE)?, &format!("w{n}")).await?;
         rates.push(wave.per_second);
-        allowed.push(write_rate / (2.0 * wave.writes));
+        by_api.push(write_rate / (2.0 * wave.writes));
+        by_store.push(store_rate / (2.0 * wave.writes));
         writes.push(wave.writes);
         cpu.push(wave.cpu);
     }
@@ -71,14 +78,19 @@ pub async fn run(ground: &Ground, options: &Options, report: &mut Report) -> Out
         "the goal itself",
         Goal::AtMost(1.0),
     ));
-    let against = format!("write rate / (2 × {} writes per run)", plain(crate::report::middle(&writes)));
-    report.add(figure("REPAVE runs per second", "/s", rates, allowed, &against, Goal::AtLeast(1.0)));
+    let each = plain(middle(&writes));
+    let against = format!("SetPhase rate through the API / (2 × {each} writes per run)");
+    report.add(figure("REPAVE runs per second", "/s", rates.clone(), by_api, &against, Goal::AtLeast(1.0)));
+    let against = format!("SetPhase rate of the store alone / (2 × {each} writes per run)");
+    report.add(figure("REPAVE runs per second", "/s", rates, by_store, &against, Goal::AtLeast(1.0)));
     report.note(format!(
         "{}: {} ms of the server's CPU for each run; waves of {WAVE} runs, started by {CALLERS} callers",
         ground.kind.name(),
-        plain(crate::report::middle(&cpu) / 1e3)
+        plain(middle(&cpu) / 1e3)
     ));
-    server.stop()
+    server.stop()?;
+    tokio::task::spawn_blocking(move || alone.close()).await?;
+    Ok(())
 }
 
 /// Machines that no run had yet.

@@ -18,7 +18,9 @@ use tonic::{Request, Streaming};
 const SECTION: &str = "waiting";
 const WATCHERS: usize = 1000;
 const RUNS: usize = 100;
-const ROUNDS: usize = 4;
+/// By half of them the server's buffers have grown to what slow readers make of them; from there on nothing
+/// may be added.
+const ROUNDS: usize = 8;
 /// What is still on its way when the last run has ended arrives within this, or never.
 const WITHIN: Duration = Duration::from_secs(300);
 const FLAT: f64 = 1.1;
@@ -96,8 +98,8 @@ pub async fn run(ground: &Ground, report: &mut Report) -> Outcome<()> {
         what: format!("memory with {WATCHERS} watchers, after the last round of {RUNS} runs"),
         unit: "MiB",
         measured: after_rounds.last().copied().into_iter().collect(),
-        limit: after_rounds.first().copied().into_iter().collect(),
-        against: "after the first round".to_owned(),
+        limit: after_rounds.get(ROUNDS / 2 - 1).copied().into_iter().collect(),
+        against: "after half of the rounds".to_owned(),
         goal: Goal::AtMost(FLAT),
     });
     let events = expected * WATCHERS as u64;

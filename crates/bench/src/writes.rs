@@ -163,7 +163,7 @@ pub async fn set_phase(server: &Server, clients: &Clients, flips: &Flips, span: 
 }
 
 /// The statements of one SetPhase, without a door, an access check or a feed.
-async fn store_alone(store: &Store, flips: &Flips, span: Duration) -> Outcome<Tally> {
+pub async fn store_alone(store: &Store, flips: &Flips, span: Duration) -> Outcome<Tally> {
     drive(flips.callers(), span, |caller| {
         let mut next = flips.of(caller);
         let store = store.clone();

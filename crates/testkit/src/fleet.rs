@@ -51,6 +51,11 @@ impl Fleet {
         Self { store, sim, ambient, folder }
     }
 
+    /// Another store in the world of a fleet that is there.
+    pub fn over(store: Store, other: &Fleet) -> Self {
+        Self { store, sim: other.sim.clone(), ambient: other.ambient.clone(), folder: None }
+    }
+
     /// The file of an SQLite store.
     pub fn database_file(&self) -> Option<PathBuf> {
         self.folder.as_ref().map(|f| f.path().join("test.db"))

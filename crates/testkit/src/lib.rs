@@ -2,6 +2,7 @@
 
 pub mod ambient;
 pub mod fleet;
+pub mod fuzz;
 pub mod golden;
 pub mod lifecycles;
 pub mod otlp;

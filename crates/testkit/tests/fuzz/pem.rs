@@ -13,7 +13,7 @@ const BETWEEN: &str = "\n=== key ===\n";
 fn pem() {
     let (pair, other) = (Authority::default().pair(), Authority::default().pair());
     let both = |cert: &str, key: &str| format!("{cert}{BETWEEN}{key}");
-    let seeds = [both(&pair.cert, &pair.key), both(&pair.cert, &other.key), both(&pair.key, &pair.cert), String::new()];
+    let seeds = [both(&pair.cert, &pair.key), both(&pair.cert, &other.key), both(&pair.key, &pair.cert), both(&pair.cert, &pair.key.replace('\n', "")), String::new()];
     let words = ["-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----", "-----BEGIN PRIVATE KEY-----", "-----BEGIN RSA PRIVATE KEY-----",
         "-----BEGIN EC PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----", "-----END PRIVATE KEY-----", BETWEEN, "MII", "AAAA", "====", "\n"];
     Fuzz::new("pem", module_path!()).seeds(seeds).words(words).inputs(2_500).run(|| {
@@ -31,8 +31,11 @@ fn pem() {
                 Err(e) => {
                     let text = String::from_utf8_lossy(private);
                     let told = |line: &&str| line.len() >= 24 && !line.starts_with('-') && e.contains(*line);
+                    // as a library would print them that knows nothing of secrets
+                    let as_numbers = private.windows(8).any(|w| e.contains(format!("{w:?}").trim_matches(['[', ']'])));
                     match text.lines().find(told) {
                         Some(line) => Err(format!("tells a line of the key: {line}")),
+                        None if as_numbers => Err(format!("tells bytes of the key: {e}")),
                         None => Ok(shape(&e.replace(&folder.path().display().to_string(), ""))),
                     }
                 }

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tonic::Status;
+use tonic::{Code, Status};
 use tonic::codegen::http::{HeaderMap, HeaderName, HeaderValue};
 use tonic_types::StatusExt as _;
 
@@ -137,6 +137,10 @@ pub fn shape(message: &str) -> String {
 /// What came of a gRPC call over HTTP/1.1; refusals are told in the head.
 pub fn of_grpc(answer: &Answer) -> Result<(bool, String), String> {
     match Status::from_header_map(&answer.headers) {
+        // a call that does not exist has the words that every gRPC server has for it
+        Some(status) if status.code() == Code::Unimplemented && status.details().is_empty() => {
+            Ok((true, "no such call".to_owned()))
+        }
         Some(status) => {
             let info = status.get_details_error_info().ok_or(format!("a refusal without a reason: {status:?}"))?;
             let field = info.metadata.get("field").map(String::as_str);

@@ -123,12 +123,14 @@ impl Files {
     /// A configuration with this pair, and when its certificate ends.
     fn configure(&self, pair: &Pair, now: Timestamp) -> Result<(Arc<ServerConfig>, Timestamp), String> {
         let in_cert = |e: &dyn std::fmt::Display| format!("tls.cert {}: {e}", self.cert.display());
-        let chain: Vec<CertificateDer<'static>> =
-            CertificateDer::pem_slice_iter(&pair.cert).collect::<Result<_, _>>().map_err(|e| in_cert(&pem_problem(&e)))?;
+        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&pair.cert)
+            .collect::<Result<_, _>>()
+            .map_err(|e| in_cert(&pem_problem(&e)))?;
         let first = chain.first().ok_or_else(|| in_cert(&"holds no certificate; a PEM file is expected"))?;
         let expiry = validity(first, now).map_err(|e| in_cert(&e))?;
-        let key = PrivateKeyDer::from_pem_slice(&pair.key)
-            .map_err(|e| format!("tls.key {}: {}; a private key in PEM is expected", self.key.display(), pem_problem(&e)))?;
+        let key = PrivateKeyDer::from_pem_slice(&pair.key).map_err(|e| {
+            format!("tls.key {}: {}; a private key in PEM is expected", self.key.display(), pem_problem(&e))
+        })?;
         let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|e| in_cert(&e))?

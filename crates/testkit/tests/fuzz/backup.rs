@@ -4,6 +4,7 @@
 use crate::rows::{copy, lived_in, read_all};
 use crate::wire::shape;
 use service::Service;
+use std::path::Path;
 use testkit::fleet::{Fleet, quick};
 use testkit::fuzz::Fuzz;
 
@@ -18,7 +19,8 @@ fn edited(whole: &[u8], input: &[u8]) -> Vec<u8> {
             1 => bytes.extend(new.repeat(512)),
             2 => {
                 // a page in the place of another
-                let (from, to) = (at / 4096 * 4096, (at / 4096 + usize::from(new.first().copied().unwrap_or(1))) * 4096);
+                let (from, to) =
+                    (at / 4096 * 4096, (at / 4096 + usize::from(new.first().copied().unwrap_or(1))) * 4096);
                 if to + 4096 <= bytes.len() && from + 4096 <= bytes.len() {
                     bytes.copy_within(from..from + 4096, to);
                 }
@@ -32,6 +34,19 @@ fn edited(whole: &[u8], input: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// What an enemy who knows SQL does to a backup. That it takes long is not ours.
+fn run_sql(file: &Path, sql: &str) {
+    let mut raw = rusqlite::Connection::open(file).expect("opens");
+    raw.execute_batch("PRAGMA foreign_keys = OFF").expect("set");
+    let mut looks = 0;
+    let enough = move || {
+        looks += 1;
+        looks > 50
+    };
+    raw.progress_handler(1_000, Some(enough)).expect("set");
+    drop(raw.execute_batch(sql));
+}
+
 fn put(bytes: &mut [u8], at: usize, new: &[u8]) {
     for (byte, new) in bytes.iter_mut().skip(at).zip(new) {
         *byte = *new;
@@ -40,9 +55,28 @@ fn put(bytes: &mut [u8], at: usize, new: &[u8]) {
 
 #[test]
 fn backup() {
-    let seeds: [&[u8]; 6] = [b"", &[0, 16, 0, 0x00], &[18, 0, 0, 0x80, 9], &[0, 0, 1, 0xf0, 1, 2, 3, 4, 5, 6, 7, 8], &[100, 0, 0, 0x30, 0x0d, 0, 0], &[0, 32, 0, 0x20, 3]];
+    let endless = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c";
+    let sql = [
+        format!("sql:CREATE TRIGGER t AFTER UPDATE ON meta BEGIN {endless}; END"),
+        format!("sql:ALTER TABLE log_head RENAME TO lh; CREATE VIEW log_head AS {endless}"),
+        "sql:DROP TABLE tokens".to_owned(),
+        "sql:DELETE FROM log_head; DELETE FROM meta".to_owned(),
+        "sql:UPDATE schema_migrations SET version = 99".to_owned(),
+        "sql:UPDATE schema_migrations SET version = 0".to_owned(),
+        "sql:UPDATE log_head SET seq = 9223372036854775807; UPDATE meta SET value = '9223372036854775807'".to_owned(),
+        "sql:UPDATE meta SET value = 'x'; UPDATE transitions SET sequence = -sequence".to_owned(),
+        "sql:ALTER TABLE runs DROP COLUMN spec".to_owned(),
+    ];
+    let seeds: [&[u8]; 6] = [
+        b"",
+        &[0, 16, 0, 0x00],
+        &[18, 0, 0, 0x80, 9],
+        &[0, 0, 1, 0xf0, 1, 2, 3, 4, 5, 6, 7, 8],
+        &[100, 0, 0, 0x30, 0x0d, 0, 0],
+        &[0, 32, 0, 0x20, 3],
+    ];
     let words = ["CREATE TABLE", "CREATE TRIGGER", "meta", "epoch", "log_head", "executions", "ok", "SQLite format 3"];
-    Fuzz::new("backup", module_path!()).seeds(seeds).words(words).inputs(200).run(|| {
+    Fuzz::new("backup", module_path!()).seeds(seeds).seeds(sql).words(words).inputs(200).run(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (fleet, file) = lived_in(&runtime);
         let place = file.parent().expect("a folder").to_owned();
@@ -51,7 +85,13 @@ fn backup() {
         let whole = std::fs::read(&good).expect("read");
         let there = std::fs::read(&file).expect("read");
         move |input| {
-            std::fs::write(&bad, edited(&whole, input)).expect("written");
+            match input.strip_prefix(b"sql:") {
+                Some(sql) => {
+                    std::fs::write(&bad, &whole).expect("written");
+                    run_sql(&bad, &String::from_utf8_lossy(sql));
+                }
+                None => std::fs::write(&bad, edited(&whole, input)).expect("written"),
+            }
             copy(&file, &database);
             if let Err(e) = store::restore(&bad, &database, fleet.ambient.as_ref()) {
                 let same = std::fs::read(&database).is_ok_and(|now| now == there);
@@ -65,7 +105,8 @@ fn backup() {
                 let opened = store::Store::open(&store::Options::Sqlite(database.clone()), fleet.ambient.clone());
                 let fleet = Fleet::over(opened.map_err(|e| format!("restored and does not open: {e}"))?, &fleet);
                 let engine = fleet.engine(quick("fuzz"), None);
-                let read = match Service::new(fleet.store.clone(), engine, fleet.providers(), Default::default()).await {
+                let read = match Service::new(fleet.store.clone(), engine, fleet.providers(), Default::default()).await
+                {
                     Ok(service) => {
                         let read = read_all(&fleet, &service, &database).await;
                         service.close();

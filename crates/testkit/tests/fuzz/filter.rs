@@ -22,13 +22,53 @@ const SEEDS: &[&str] = &[
     "system_uuid=00000000-0000-0000-0000-000000000001",
     "location='x' AND target_cluster_ref=cluster-a",
     "((((phase=READY))))",
-    "a<1", "f(x)=1", "phase=SLEEPING", "phase READY", "phase=*", "labels.env:prod",
+    "a<1",
+    "f(x)=1",
+    "phase=SLEEPING",
+    "phase READY",
+    "phase=*",
+    "labels.env:prod",
 ];
 
 const WORDS: &[&str] = &[
-    " AND ", " OR ", "NOT ", "-", "(", ")", "=", "!=", ":", "<", ">=", "*", "\"", "'", "\\", ".", "labels.", "labels.env", "machine_id", "phase",
-    "provider", "rack", "location", "serial_number", "system_uuid", "customer_id", "target_cluster_ref", "active_run_id", "READY",
-    "FACTORY_READY", "prod", "test", "m-1", "r1", "é", "a b", "''", "\"\"",
+    " AND ",
+    " OR ",
+    "NOT ",
+    "-",
+    "(",
+    ")",
+    "=",
+    "!=",
+    ":",
+    "<",
+    ">=",
+    "*",
+    "\"",
+    "'",
+    "\\",
+    ".",
+    "labels.",
+    "labels.env",
+    "machine_id",
+    "phase",
+    "provider",
+    "rack",
+    "location",
+    "serial_number",
+    "system_uuid",
+    "customer_id",
+    "target_cluster_ref",
+    "active_run_id",
+    "READY",
+    "FACTORY_READY",
+    "prod",
+    "test",
+    "m-1",
+    "r1",
+    "é",
+    "a b",
+    "''",
+    "\"\"",
 ];
 
 /// A field of a machine as the filter names it.
@@ -93,7 +133,9 @@ async fn populate(fleet: &Fleet) -> Vec<Machine> {
         let id = format!("m-{i:02}");
         let mut machine = labelled(&id, &[]);
         machine.labels.clear();
-        for (n, (key, value)) in [("env", "prod"), ("env", "test"), ("a b", "c \"d\""), ("é", "é"), ("x.y", "")].iter().enumerate() {
+        for (n, (key, value)) in
+            [("env", "prod"), ("env", "test"), ("a b", "c \"d\""), ("é", "é"), ("x.y", "")].iter().enumerate()
+        {
             if (i + n) % 3 == 0 {
                 machine.labels.insert((*key).to_owned(), (*value).to_owned());
             }
@@ -108,17 +150,21 @@ async fn populate(fleet: &Fleet) -> Vec<Machine> {
 
 #[test]
 fn filter() {
-    Fuzz::new("filter", module_path!()).seeds(SEEDS.iter().map(|s| s.as_bytes())).words(WORDS).inputs(4_000).run(|| {
-        let both = Both::new();
-        move |input| {
-            let Ok(text) = std::str::from_utf8(input) else { return Ok("no text".to_owned()) };
-            match store::machine::FILTER.parse(text) {
-                Ok(filter) => both.agree(&filter).map(|found| format!("{found} {}", kinds(&filter))),
-                Err(e) if e.message.starts_with("filter: ") && e.details.contains_key("field") => Ok(shape(&e.message)),
-                Err(e) => Err(format!("an error that does not name its field: {e:?}")),
+    Fuzz::new("filter", module_path!()).seeds(SEEDS.iter().map(|s| s.as_bytes())).words(WORDS).inputs(4_000).run(
+        || {
+            let both = Both::new();
+            move |input| {
+                let Ok(text) = std::str::from_utf8(input) else { return Ok("no text".to_owned()) };
+                match store::machine::FILTER.parse(text) {
+                    Ok(filter) => both.agree(&filter).map(|found| format!("{found} {}", kinds(&filter))),
+                    Err(e) if e.message.starts_with("filter: ") && e.details.contains_key("field") => {
+                        Ok(shape(&e.message))
+                    }
+                    Err(e) => Err(format!("an error that does not name its field: {e:?}")),
+                }
             }
-        }
-    });
+        },
+    );
 }
 
 /// Which kinds of term a filter has, by their names.

@@ -65,11 +65,40 @@ fn sample(field: &str) -> &'static str {
 }
 
 const WORDS: &[&str] = &[
-    "x-frame: longer", "x-frame: shorter", "x-frame: compressed", "x-frame: bare", "x-frame: twice", "x-frame: huge", "grpc-timeout: 1n",
-    "grpc-timeout: 99999999H", "grpc-encoding: gzip", "te: trailers", "x-idempotency-key: k", "authorization: Bearer ", "authorization: -",
-    "content-type: application/grpc+json", "x-request-id: ", "traceparent: ", "\n\n", "m-1", "m-2", "m-3", "RUN", "TOKEN", "READY", "REPAVE",
-    "\"machine\":{", "\"labels\":{\"sim.fault.reboot\":\"hang\"}", "\"spec\":{", "\"version\":18446744073709551615", "\x0a\x03m-1",
-    "\x0a\u{7f}", "\x12\x00", "\x08\x7f", "\x5b\x5c", "\x0a\x0a\x0a\x0a",
+    "x-frame: longer",
+    "x-frame: shorter",
+    "x-frame: compressed",
+    "x-frame: bare",
+    "x-frame: twice",
+    "x-frame: huge",
+    "grpc-timeout: 1n",
+    "grpc-timeout: 99999999H",
+    "grpc-encoding: gzip",
+    "te: trailers",
+    "x-idempotency-key: k",
+    "authorization: Bearer ",
+    "authorization: -",
+    "content-type: application/grpc+json",
+    "x-request-id: ",
+    "traceparent: ",
+    "\n\n",
+    "m-1",
+    "m-2",
+    "m-3",
+    "RUN",
+    "TOKEN",
+    "READY",
+    "REPAVE",
+    "\"machine\":{",
+    "\"labels\":{\"sim.fault.reboot\":\"hang\"}",
+    "\"spec\":{",
+    "\"version\":18446744073709551615",
+    "\x0a\x03m-1",
+    "\x0a\u{7f}",
+    "\x12\x00",
+    "\x08\x7f",
+    "\x5b\x5c",
+    "\x0a\x0a\x0a\x0a",
 ];
 
 fn framed(frame: &str, message: &[u8]) -> Vec<u8> {
@@ -117,7 +146,9 @@ fn grpc() {
             // how much is sent is ours to say: a body that never ends is the other target's
             let own = |h: &&&[u8]| {
                 let low = h.to_ascii_lowercase();
-                !low.starts_with(b"content-length") && !low.starts_with(b"transfer-encoding") && !low.starts_with(b"expect")
+                !low.starts_with(b"content-length")
+                    && !low.starts_with(b"transfer-encoding")
+                    && !low.starts_with(b"expect")
             };
             for header in asked.headers.iter().filter(own) {
                 request.extend(*header);
@@ -125,7 +156,8 @@ fn grpc() {
             }
             request.extend(format!("content-length: {}\r\n\r\n", body.len()).as_bytes());
             request.extend(body);
-            judged(&world, &request, of_grpc)
+            let shape = judged(&world, &request, of_grpc)?;
+            Ok(format!("{} {shape}", method.map_or("none", |m| m.name())))
         }
     });
 }

@@ -17,11 +17,40 @@ const MESSAGES: [&str; 6] = [
 ];
 
 const WORDS: &[&str] = &[
-    "\"plan_id\":", "\"steps\":[", "\"name\":", "\"timeout_seconds\":", "\"max_retries\":", "\"ssh\":{", "\"reboot\":{", "\"netboot\":{",
-    "\"repave\":{", "\"join\":{", "\"verify\":{", "\"net\":{\"parameters\":{", "\"rma\":{\"action\":", "\"mode\":", "\"image\":",
-    "\"labels\":{", "\"spec\":{", "\"status\":{", "\"conditions\":[", "\"last_transition\":\"2026-01-29T15:10:00Z\"", "\"update_mask\":\"a,b\"",
-    "\"parameters\":{\"image\":\"x\"}", "\"planId\":", "null", "{}", "[]", "\\u0000", "1e30", "\"9\"", "ubuntu", "PXE", "bmc",
-    "\"9999-12-31T23:59:59.999999999Z\"", "\"0001-01-01T00:00:00Z\"",
+    "\"plan_id\":",
+    "\"steps\":[",
+    "\"name\":",
+    "\"timeout_seconds\":",
+    "\"max_retries\":",
+    "\"ssh\":{",
+    "\"reboot\":{",
+    "\"netboot\":{",
+    "\"repave\":{",
+    "\"join\":{",
+    "\"verify\":{",
+    "\"net\":{\"parameters\":{",
+    "\"rma\":{\"action\":",
+    "\"mode\":",
+    "\"image\":",
+    "\"labels\":{",
+    "\"spec\":{",
+    "\"status\":{",
+    "\"conditions\":[",
+    "\"last_transition\":\"2026-01-29T15:10:00Z\"",
+    "\"update_mask\":\"a,b\"",
+    "\"parameters\":{\"image\":\"x\"}",
+    "\"planId\":",
+    "null",
+    "{}",
+    "[]",
+    "\\u0000",
+    "1e30",
+    "\"9\"",
+    "ubuntu",
+    "PXE",
+    "bmc",
+    "\"9999-12-31T23:59:59.999999999Z\"",
+    "\"0001-01-01T00:00:00Z\"",
 ];
 
 /// Bound by what a request can hold, not by what it sent.
@@ -31,8 +60,12 @@ const MESSAGE_MAX: usize = 200_000;
 fn json() {
     let mut seeds: Vec<String> = vec![format!("0{}", sample_plan()), format!("1{}", sample_machine())];
     seeds.push("2{\"run_id\":\"r\",\"phase\":\"RUNNING\",\"steps\":[{\"name\":\"a\",\"state\":\"FAILED\",\"started_at\":\"2026-01-29T15:10:00.5Z\"}],\"error\":{\"code\":\"C\",\"retryable\":true},\"version\":\"7\"}".into());
-    seeds.push("3{\"machine\":{\"machine_id\":\"m\",\"labels\":{\"a\":\"b\"}},\"update_mask\":\"labels.a,spec\"}".into());
-    seeds.push("4{\"request_id\":\"q\",\"machine_id\":\"m\",\"type\":\"REPAVE\",\"parameters\":{\"image\":\"i\"}}".into());
+    seeds.push(
+        "3{\"machine\":{\"machine_id\":\"m\",\"labels\":{\"a\":\"b\"}},\"update_mask\":\"labels.a,spec\"}".into(),
+    );
+    seeds.push(
+        "4{\"request_id\":\"q\",\"machine_id\":\"m\",\"type\":\"REPAVE\",\"parameters\":{\"image\":\"i\"}}".into(),
+    );
     seeds.push("5{}".into());
     Fuzz::new("json", module_path!()).seeds(seeds).words(WORDS).inputs(6_000).run(|| {
         let descriptors = MESSAGES.map(|name| api::json::descriptor(name).unwrap_or_else(|e| panic!("{e}")));
@@ -45,7 +78,9 @@ fn json() {
             };
             let message = match api::json::read(descriptor, value) {
                 Ok(message) => message,
-                Err(e) if e.details.contains_key("field") && e.message.len() < MESSAGE_MAX => return Ok(shape(&e.message)),
+                Err(e) if e.details.contains_key("field") && e.message.len() < MESSAGE_MAX => {
+                    return Ok(shape(&e.message));
+                }
                 Err(e) => return Err(format!("an error that does not name its field: {e:?}")),
             };
             again(&message)?;
@@ -59,7 +94,8 @@ fn again(message: &DynamicMessage) -> Result<(), String> {
     use prost::Message as _;
     let text = serde_json::to_string(&api::json::Json(message)).map_err(|e| format!("does not write: {e}"))?;
     let value = serde_json::from_str(&text).map_err(|e| format!("writes what is no JSON: {e}: {text}"))?;
-    let read = api::json::read(&message.descriptor(), value).map_err(|e| format!("reads not what it wrote: {e}: {text}"))?;
+    let read =
+        api::json::read(&message.descriptor(), value).map_err(|e| format!("reads not what it wrote: {e}: {text}"))?;
     let bytes = message.encode_to_vec();
     let decoded = api::json::decode(message.descriptor(), &bytes).map_err(|e| e.to_string())?;
     // by bytes: a number that is none is not equal to itself
@@ -78,7 +114,9 @@ fn plan(message: &DynamicMessage) -> Result<String, String> {
         Err(e) => return Err(format!("a bad plan without its field: {e:?}")),
     };
     let mut shapes = String::new();
-    for (name, value) in [("image", "x"), ("mode", "PXE"), ("command", ""), ("cluster_ref", "c"), ("nothing", "1"), ("", "")] {
+    for (name, value) in
+        [("image", "x"), ("mode", "PXE"), ("command", ""), ("cluster_ref", "c"), ("nothing", "1"), ("", "")]
+    {
         let parameters = BTreeMap::from([(name.to_owned(), value.to_owned())]);
         match plan.resolve(&parameters, "") {
             Ok(_) => shapes.push('+'),

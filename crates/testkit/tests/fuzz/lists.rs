@@ -54,8 +54,29 @@ fn walk(world: &World, list: &str, first: &PageRequest) -> Result<Vec<String>, E
 
 #[test]
 fn page_token() {
-    let seeds = ["machines\n1\n\nNEXT", "runs\n1\n\n", "tokens\n1\n\nNEXT", "audit\n2\n\nNEXT", "machines\n2\nphase=FACTORY_READY\nNEXT", "executions\n1000\n\nNEXT"];
-    let words = ["machines", "runs", "executions", "tokens", "audit", "NEXT", "phase=READY", "role=admin", "-1", "1001", "AAAA", "_-", "="];
+    let seeds = [
+        "machines\n1\n\nNEXT",
+        "runs\n1\n\n",
+        "tokens\n1\n\nNEXT",
+        "audit\n2\n\nNEXT",
+        "machines\n2\nphase=FACTORY_READY\nNEXT",
+        "executions\n1000\n\nNEXT",
+    ];
+    let words = [
+        "machines",
+        "runs",
+        "executions",
+        "tokens",
+        "audit",
+        "NEXT",
+        "phase=READY",
+        "role=admin",
+        "-1",
+        "1001",
+        "AAAA",
+        "_-",
+        "=",
+    ];
     Fuzz::new("page_token", module_path!()).seeds(seeds).words(words).inputs(2_500).run(|| {
         let world = World::new();
         move |input| {

@@ -13,9 +13,27 @@ const BETWEEN: &str = "\n=== key ===\n";
 fn pem() {
     let (pair, other) = (Authority::default().pair(), Authority::default().pair());
     let both = |cert: &str, key: &str| format!("{cert}{BETWEEN}{key}");
-    let seeds = [both(&pair.cert, &pair.key), both(&pair.cert, &other.key), both(&pair.key, &pair.cert), both(&pair.cert, &pair.key.replace('\n', "")), String::new()];
-    let words = ["-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----", "-----BEGIN PRIVATE KEY-----", "-----BEGIN RSA PRIVATE KEY-----",
-        "-----BEGIN EC PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----", "-----END PRIVATE KEY-----", BETWEEN, "MII", "AAAA", "====", "\n"];
+    let seeds = [
+        both(&pair.cert, &pair.key),
+        both(&pair.cert, &other.key),
+        both(&pair.key, &pair.cert),
+        both(&pair.cert, &pair.key.replace('\n', "")),
+        String::new(),
+    ];
+    let words = [
+        "-----BEGIN CERTIFICATE-----",
+        "-----END CERTIFICATE-----",
+        "-----BEGIN PRIVATE KEY-----",
+        "-----BEGIN RSA PRIVATE KEY-----",
+        "-----BEGIN EC PRIVATE KEY-----",
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----",
+        "-----END PRIVATE KEY-----",
+        BETWEEN,
+        "MII",
+        "AAAA",
+        "====",
+        "\n",
+    ];
     Fuzz::new("pem", module_path!()).seeds(seeds).words(words).inputs(2_500).run(|| {
         let folder = tempfile::tempdir().expect("a folder");
         let (cert, key) = (folder.path().join("c.pem"), folder.path().join("k.pem"));

@@ -5,8 +5,8 @@ use serde_json::Value;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tonic::{Code, Status};
 use tonic::codegen::http::{HeaderMap, HeaderName, HeaderValue};
+use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
 
 /// A bound on what would otherwise wait for ever.

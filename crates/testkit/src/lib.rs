@@ -1,6 +1,7 @@
 //! What tests across crates share: launchers of real counterparts, and the surroundings held by hand.
 
 pub mod ambient;
+pub mod canary;
 pub mod fleet;
 pub mod fuzz;
 pub mod golden;

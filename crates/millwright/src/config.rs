@@ -234,6 +234,8 @@ const LOOK_MAX_SECONDS: u64 = 600;
 const LOOKS_MAX: u64 = 10_000;
 const STALE_MAX_SECONDS: u64 = 30 * 24 * 3600;
 const PREFIX: &str = "MILLWRIGHT_";
+/// Of a key, with itself: more than any has.
+const SECTIONS_MAX: usize = 8;
 
 impl Config {
     pub fn load(file: Option<&Path>) -> Result<Self, String> {
@@ -266,6 +268,9 @@ impl Config {
         })?;
         for (name, value) in environment {
             if let Some(path) = name.strip_prefix(PREFIX).filter(|p| p.contains("__")) {
+                if path.split("__").count() > SECTIONS_MAX {
+                    return Err(format!("environment variable {name}: names more sections than there are"));
+                }
                 set(&mut table, &path.to_ascii_lowercase(), &value)
                     .map_err(|e| format!("environment variable {name}: {e}"))?;
             }

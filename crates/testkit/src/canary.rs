@@ -19,7 +19,10 @@ pub const HOLD_SECRETS: [&str; 6] = [".token", ".token.new", "contexts.toml", ".
 /// What canaries begin with; no other word does.
 const CANARY: &str = "cnry_";
 const TOKEN: &str = "mwt_";
-/// More than the part of a token that is shown, by so much that no made-up token of a test has it.
+/// Of a token behind its beginning: all but a little. Less would be found where the part that is shown stands in a
+/// row beside other words; what was cut more is found by [`secrets`].
+const TOKEN_AT_LEAST: usize = 40;
+/// Of everything else.
 const CUT: usize = 12;
 
 /// A secret of that kind, unlike any other.
@@ -97,7 +100,8 @@ fn holds_secrets(path: &Path) -> bool {
 /// also where its beginning was cut off.
 fn secrets(holders: &[std::path::PathBuf]) -> Vec<String> {
     let mut found = Vec::new();
-    for text in holders.iter().filter_map(|path| std::fs::read_to_string(path).ok()) {
+    let by_itself = |path: &&std::path::PathBuf| path.extension().is_some_and(|e| e == "token" || e == "key");
+    for text in holders.iter().filter(by_itself).filter_map(|path| std::fs::read_to_string(path).ok()) {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '+' | '/');
         for word in text.split(|c: char| !plain(c)) {
             let body = word.strip_prefix(TOKEN).unwrap_or(word);
@@ -119,7 +123,8 @@ fn pattern(secrets: &[String]) -> String {
     ];
     for needle in [TOKEN, CANARY] {
         let tail = |alphabet: &str| format!("{alphabet}{{{CUT}}}");
-        any.push(format!("{needle}{}", tail("[A-Za-z0-9_-]")));
+        let clear = if needle == TOKEN { TOKEN_AT_LEAST } else { CUT };
+        any.push(format!("{needle}[A-Za-z0-9_-]{{{clear}}}"));
         any.push(format!("{}{}", needle.replace('_', "%5[Ff]"), tail("[A-Za-z0-9_%-]")));
         any.push(format!("(?i:{}){}", hex(needle), tail("[0-9a-fA-F]")));
         any.push(format!("{}, {}", numbers(needle), tail("[0-9, ]")));
@@ -186,7 +191,7 @@ mod tests {
                 ("clear", format!("authorization: Bearer {secret}\n").into_bytes()),
                 ("json", format!("{{\"token\":\"{secret}\"}}").into_bytes()),
                 ("database", [&[0, 0xff, 0x80][..], secret.as_bytes(), &[0, 1]].concat()),
-                ("cut", secret.as_bytes()[..20].to_vec()),
+                ("cut", secret.as_bytes()[..secret.len() - 3].to_vec()),
                 ("percent", secret.replace('_', "%5F").into_bytes()),
                 ("hex", hex(&secret).into_bytes()),
                 ("HEX", hex(&secret).to_uppercase().into_bytes()),
@@ -211,7 +216,16 @@ mod tests {
     fn what_is_no_secret_is_not_found() {
         let shown = &foreign_token()[..8];
         let cert = crate::tls::Authority::default().pair().cert;
-        for harmless in ["mwt_wrong", "mwt_hunter2", "prefix mwt_abcd… of a token", shown, &cert, "cnry", ""] {
+        for harmless in [
+            "mwt_wrong",
+            "mwt_hunter2",
+            "prefix mwt_abcd… of a token",
+            "mwt_abcdadminadminsystem",
+            shown,
+            &cert,
+            "cnry",
+            "",
+        ] {
             assert!(!found_in("log", harmless.as_bytes()), "{harmless}");
         }
         assert!(!found_in("admin.token", foreign_token().as_bytes()), "its purpose is to hold one");

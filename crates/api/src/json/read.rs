@@ -25,8 +25,6 @@ impl fmt::Display for At<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             At::Root => f.write_str("body"),
-            // a key can be empty, and its place still has a name
-            At::Field(outer, "") => write!(f, "{outer}.\"\""),
             At::Field(At::Root, name) => f.write_str(name),
             At::Field(outer, name) => write!(f, "{outer}.{name}"),
             At::Item(outer, index) => write!(f, "{outer}[{index}]"),

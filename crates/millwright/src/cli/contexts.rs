@@ -5,6 +5,7 @@
 
 use super::exit::CliError;
 use crate::toml_error;
+use domain::limits::short;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -78,6 +79,11 @@ impl Contexts {
 
     /// Line and reason of what is wrong; never the line itself, which may hold a token.
     pub(super) fn parse(text: &str) -> Result<Self, (usize, String)> {
+        // names are told as they stand there, and can be of any length
+        Self::parse_whole(text).map_err(|(line, why)| (line, short(&why)))
+    }
+
+    fn parse_whole(text: &str) -> Result<Self, (usize, String)> {
         let contexts: Self = toml::from_str(text).map_err(|e| toml_error::problem(text, &e))?;
         let at = |name: &str| toml_error::line_of(text, text.find(name).unwrap_or(0));
         for (name, context) in &contexts.contexts {

@@ -15,7 +15,10 @@ const ONCE: [&str; 4] = ["netboot", "repave_started", "repaved", "reset"];
 
 /// The URL of a fresh database on the private cluster, which listens on a socket only.
 pub fn database() -> String {
-    let config = testkit::postgres::database();
+    url(&testkit::postgres::database())
+}
+
+pub fn url(config: &tokio_postgres::Config) -> String {
     let socket = config.get_hosts().iter().find_map(|host| match host {
         Host::Unix(path) => Some(path.display().to_string()),
         Host::Tcp(_) => None,

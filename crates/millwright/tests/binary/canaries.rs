@@ -4,7 +4,7 @@
 //! Every other test has its folder searched, too (`testkit::canary`); here it is made sure that the search had
 //! enough to look at, and every kind of secret a chance to slip out.
 
-use crate::process::{program, run, until};
+use crate::process::{SAID, program, run, until};
 use crate::server::{Client, Home, Launch, Server};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt as _;
@@ -273,12 +273,12 @@ fn live(stage: &Stage, launch: &Launch) -> PathBuf {
 }
 
 fn searched(stage: &Stage) {
-    let searched = canary::assert_none(&stage.home.path(""));
+    let searched = canary::assert_none(stage.home.watched());
     assert!(
         searched.bytes > BYTES_AT_LEAST && searched.files > FILES_AT_LEAST,
         "too little was searched: {searched:?}"
     );
-    let said = std::fs::read_dir(stage.home.path(".said")).expect("what was said").flatten();
+    let said = std::fs::read_dir(stage.home.watched().join(SAID)).expect("what was said").flatten();
     let logs: String =
         said.map(|e| String::from_utf8_lossy(&std::fs::read(e.path()).expect("read")).into_owned()).collect();
     for from in ["TRACE", "h2::", "hyper", "millwright_api"] {
@@ -329,7 +329,7 @@ fn no_secret_is_in_what_is_said_about_a_mistake() {
     stage.home.file("tls.key", &pair.key.replace('\n', ""));
     until("the spoilt pair is told", || server.process.err().contains("cannot be used").then_some(()));
     server.terminate().with(0);
-    let searched = canary::assert_none(&stage.home.path(""));
+    let searched = canary::assert_none(stage.home.watched());
     assert!(searched.files > 40, "{searched:?}");
 }
 
@@ -348,13 +348,12 @@ fn a_secret_that_was_written_would_have_been_found() {
     server.terminate().with(0);
     let file = stage.home.path("fleet.backup").display().to_string();
     stage.home.run(&["backup", "--data", &stage.home.path("data").display().to_string(), &file]).with(0);
-    let found = canary::search(&stage.home.path("")).found;
-    for place in ["data/millwright.db", "fleet.backup", ".said/", "kept/"] {
+    let found = canary::search(stage.home.watched()).found;
+    for place in ["data/millwright.db", "fleet.backup", "said/", "kept/"] {
         assert!(found.iter().any(|(file, _)| file.contains(place)), "not found in {place}: {found:?}");
     }
     // the folder is searched again when it is removed: this once it is emptied before
-    for entry in std::fs::read_dir(stage.home.path("")).expect("a folder").flatten() {
-        drop(std::fs::remove_dir_all(entry.path()));
-        drop(std::fs::remove_file(entry.path()));
+    for entry in std::fs::read_dir(stage.home.watched()).expect("a folder").flatten() {
+        std::fs::remove_dir_all(entry.path()).expect("removed");
     }
 }

@@ -12,6 +12,8 @@ use tokio::time::Instant;
 
 /// Long enough for a busy machine: what has not happened by then is not coming.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Beside the folder of a test.
+pub const SAID: &str = "said";
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Looks until there is something; a bound, not a verdict about time.
@@ -132,15 +134,15 @@ impl Process {
         until("the process stands still", || self.is_stopped().then_some(()));
     }
 
-    /// In the test's folder, which is searched at the end.
+    /// Beside the test's folder, where it is searched at the end.
     fn leave_what_was_said(&mut self) {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         self.out.finish();
         self.err.finish();
-        let Some(folder) = self.folder.as_ref().filter(|f| f.exists()).map(|f| f.join(".said")) else { return };
+        let beside = self.folder.as_ref().and_then(|folder| Some(folder.parent()?.join(SAID)));
+        let Some(folder) = beside.filter(|said| said.is_dir()) else { return };
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let ending = if self.shows_secret { ".shown" } else { "" };
-        drop(std::fs::create_dir_all(&folder));
         for (name, text) in
             [(format!("{number}.out{ending}"), self.out.text()), (format!("{number}.err"), self.err.text())]
         {

@@ -1,6 +1,6 @@
 //! A server as a process, the folder it lives in, and the command line as its client.
 
-use crate::process::{Ended, Process, program, run, until};
+use crate::process::{Ended, Process, SAID, program, run, until};
 use serde_json::Value;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -11,17 +11,29 @@ use testkit::scratch::Watched;
 /// Short enough that a takeover does not take long: the last call of a lost holder is waited out.
 pub const QUICK: &str = "[engine]\nlease_seconds = 4\ncall_timeout_seconds = 1\n";
 
-/// A temporary folder with everything that one test needs. Searched for secrets at the end: what each process
-/// said is in it, too.
+/// In a watched folder.
+const HOME: &str = "home";
+
+/// A temporary folder with everything that one test needs. Searched for secrets at the end, with what each process
+/// said beside it.
 pub struct Home(Watched);
 
 impl Home {
     pub fn new() -> Self {
-        Self(Watched::new())
+        let folder = Watched::new();
+        for name in [HOME, SAID] {
+            std::fs::create_dir(folder.path().join(name)).expect("a folder");
+        }
+        Self(folder)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.0.path().join(HOME).join(name)
+    }
+
+    /// All that is searched for secrets at the end.
+    pub fn watched(&self) -> &Path {
+        self.0.path()
     }
 
     /// Writes a file and answers with its path.
@@ -46,7 +58,7 @@ impl Home {
 
     /// A command that needs no server.
     pub fn run(&self, words: &[&str]) -> Ended {
-        run(program(self.0.path()).args(words))
+        run(program(&self.path("")).args(words))
     }
 }
 

@@ -12,14 +12,14 @@ impl Rng {
         Self(mix(seed))
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// Below `end`; 0 when there is nothing below it.
     pub fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() >> 1).unwrap_or(0).checked_rem(end).unwrap_or(0)
+        usize::try_from(self.number() >> 1).unwrap_or(0).checked_rem(end).unwrap_or(0)
     }
 
     pub fn of<'a, T>(&mut self, list: &'a [T]) -> Option<&'a T> {
@@ -138,7 +138,7 @@ fn change(rng: &mut Rng, input: &mut Vec<u8>, pool: &[Vec<u8>], words: &[String]
             }
         }
         1 => {
-            let random = rng.next().to_le_bytes();
+            let random = rng.number().to_le_bytes();
             let count = 1 + rng.below(8);
             put(input, at..at, &random[..count]);
         }

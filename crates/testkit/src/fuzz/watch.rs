@@ -19,7 +19,7 @@ const PROCESSOR_MAX: Duration = Duration::from_secs(1);
 /// For what neither works nor answers; a bound, not a verdict about speed.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 /// The address space of the process, in KiB.
-const SPACE_MAX: u64 = 3 << 20;
+const SPACE_MAX: u64 = 1 << 20;
 /// Each starts a process.
 const TRIES: usize = 12;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -104,6 +104,8 @@ fn start(fuzz: &Fuzz, replay: Option<&Path>) -> Running {
     command.arg(std::env::current_exe().expect("our own program"));
     command.args(["--exact", &fuzz.test(), "--nocapture", "--test-threads=1"]);
     command.env(CHILD, place.path()).env("TMPDIR", place.path()).env("RUST_BACKTRACE", "0");
+    // each thread would reserve its own, and the bound is on what is reserved
+    command.env("MALLOC_ARENA_MAX", "2");
     if let Some(file) = replay {
         command.env(REPLAY, file);
     }

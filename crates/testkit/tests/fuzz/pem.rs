@@ -1,5 +1,5 @@
 //! Certificates and keys as files: whatever is in them, the server says which file is at fault, and never what is
-//! in the key.
+//! in the key. The pairs to begin with are made anew for each run, so that no key lies in the repository.
 
 use crate::wire::shape;
 use domain::Timestamp;

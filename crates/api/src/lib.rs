@@ -30,4 +30,4 @@ pub use metrics::{Render, collect_metrics};
 pub use rest::openapi;
 pub use server::{ServerOptions, serve};
 pub use sight::{REQUEST_ID, RequestId};
-pub use tls::Tls;
+pub use tls::{Tls, pem_problem};

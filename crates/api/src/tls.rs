@@ -3,7 +3,7 @@
 
 use domain::{Timestamp, metric};
 use rustls::ServerConfig;
-use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -123,12 +123,14 @@ impl Files {
     /// A configuration with this pair, and when its certificate ends.
     fn configure(&self, pair: &Pair, now: Timestamp) -> Result<(Arc<ServerConfig>, Timestamp), String> {
         let in_cert = |e: &dyn std::fmt::Display| format!("tls.cert {}: {e}", self.cert.display());
-        let chain: Vec<CertificateDer<'static>> =
-            CertificateDer::pem_slice_iter(&pair.cert).collect::<Result<_, _>>().map_err(|e| in_cert(&e))?;
+        let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&pair.cert)
+            .collect::<Result<_, _>>()
+            .map_err(|e| in_cert(&pem_problem(&e)))?;
         let first = chain.first().ok_or_else(|| in_cert(&"holds no certificate; a PEM file is expected"))?;
         let expiry = validity(first, now).map_err(|e| in_cert(&e))?;
-        let key = PrivateKeyDer::from_pem_slice(&pair.key)
-            .map_err(|e| format!("tls.key {}: {e}; a private key in PEM is expected", self.key.display()))?;
+        let key = PrivateKeyDer::from_pem_slice(&pair.key).map_err(|e| {
+            format!("tls.key {}: {}; a private key in PEM is expected", self.key.display(), pem_problem(&e))
+        })?;
         let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
             .map_err(|e| in_cert(&e))?
@@ -140,6 +142,22 @@ impl Files {
             })?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok((Arc::new(config), expiry))
+    }
+}
+
+/// What is wrong with a PEM file, without a byte of it: the library's own words quote the line at fault, and a key
+/// that has lost its line breaks is one line.
+pub fn pem_problem(e: &pem::Error) -> String {
+    match e {
+        pem::Error::MissingSectionEnd { .. } => "a section has no END line".to_owned(),
+        pem::Error::IllegalSectionStart { .. } => {
+            "a BEGIN line does not read; each of BEGIN, content and END needs lines of its own".to_owned()
+        }
+        pem::Error::Base64Decode(_) => "what stands between BEGIN and END is not base64".to_owned(),
+        pem::Error::Io(e) => e.to_string(),
+        pem::Error::NoItemsFound => "nothing of that kind is in it".to_owned(),
+        pem::Error::SectionTooLarge => "a section is too large".to_owned(),
+        _ => "it does not read as PEM".to_owned(),
     }
 }
 

@@ -205,5 +205,6 @@ fn move_phase(tx: &mut Tx<'_>, id: &MachineId, to: Phase) -> TxResult<()> {
         request_id: "00000000-0000-0000-0000-000000000000".to_owned(),
         ..Entry::default()
     };
-    store::audit::insert(tx, &entry)
+    store::audit::insert(tx, &entry);
+    Ok(())
 }

@@ -142,6 +142,8 @@ impl Error {
 
     /// A request field that is missing or malformed.
     pub fn field(field: &str, problem: impl fmt::Display) -> Self {
+        // a caller can send a field without a name, and is told of it by one
+        let field = if field.is_empty() { "\"\"" } else { field };
         Self::new(Reason::InvalidField, format!("{field}: {problem}")).with("field", field)
     }
 

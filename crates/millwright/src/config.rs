@@ -1,5 +1,7 @@
 //! The configuration: a TOML file, then the environment (`MILLWRIGHT_SECTION__KEY`), then flags.
 
+use crate::toml_error;
+use domain::limits::short;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -233,6 +235,8 @@ const LOOK_MAX_SECONDS: u64 = 600;
 const LOOKS_MAX: u64 = 10_000;
 const STALE_MAX_SECONDS: u64 = 30 * 24 * 3600;
 const PREFIX: &str = "MILLWRIGHT_";
+/// Of a key, with itself: more than any has.
+const SECTIONS_MAX: usize = 8;
 
 impl Config {
     pub fn load(file: Option<&Path>) -> Result<Self, String> {
@@ -245,15 +249,39 @@ impl Config {
         Self::parse(&text, &origin, std::env::vars())
     }
 
-    fn parse(text: &str, origin: &str, environment: impl Iterator<Item = (String, String)>) -> Result<Self, String> {
-        let mut table: toml::Table = text.parse().map_err(|e| format!("{origin}: {e}"))?;
+    pub(crate) fn parse(
+        text: &str,
+        origin: &str,
+        environment: impl Iterator<Item = (String, String)>,
+    ) -> Result<Self, String> {
+        // keys and words are told as they stand there, and can be of any length
+        Self::parse_whole(text, origin, environment).map_err(|e| short(&e))
+    }
+
+    fn parse_whole(
+        text: &str,
+        origin: &str,
+        environment: impl Iterator<Item = (String, String)>,
+    ) -> Result<Self, String> {
+        let mut table: toml::Table = text.parse().map_err(|e| {
+            let (line, why) = toml_error::problem(text, &e);
+            format!("{origin}, line {line}: {why}")
+        })?;
         for (name, value) in environment {
             if let Some(path) = name.strip_prefix(PREFIX).filter(|p| p.contains("__")) {
+                if path.split("__").count() > SECTIONS_MAX {
+                    return Err(format!("environment variable {name}: names more sections than there are"));
+                }
                 set(&mut table, &path.to_ascii_lowercase(), &value)
                     .map_err(|e| format!("environment variable {name}: {e}"))?;
             }
         }
-        let config: Config = table.try_into().map_err(|e: toml::de::Error| format!("{origin} or environment: {e}"))?;
+        let config: Config = table.try_into().map_err(|e: toml::de::Error| {
+            // the key, which stands behind the reason
+            let said = e.to_string();
+            let place = said.split_once("\nin ").map_or(String::new(), |(_, key)| format!("{}: ", key.trim()));
+            format!("{origin} or environment: {place}{}", toml_error::reason(e.message()))
+        })?;
         config.check().map_err(|e| format!("{origin}: {e}"))?;
         Ok(config)
     }
@@ -285,7 +313,10 @@ impl Config {
         }
         let endpoint = &self.telemetry.otlp_endpoint;
         if !endpoint.is_empty() && !endpoint.starts_with("http://") && !endpoint.starts_with("https://") {
-            return Err(format!("telemetry.otlp_endpoint: {endpoint:?} is not a URL such as http://127.0.0.1:4317"));
+            return Err("telemetry.otlp_endpoint: is not a URL such as http://127.0.0.1:4317".to_owned());
+        }
+        if endpoint.contains('@') {
+            return Err("telemetry.otlp_endpoint: must not hold a user or a password; what the collector wants to see goes into OTEL_EXPORTER_OTLP_HEADERS".to_owned());
         }
         for (name, provider) in &self.providers {
             match provider.kind.as_str() {

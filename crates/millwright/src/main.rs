@@ -5,10 +5,13 @@ mod config;
 mod data_dir;
 mod demo;
 mod doctor;
+#[cfg(test)]
+mod fuzz;
 mod logging;
 mod maintenance;
 mod plan_folder;
 mod serve;
+mod toml_error;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::process::ExitCode;

@@ -165,7 +165,7 @@ impl Server {
         let ambient: Arc<dyn Ambient> = Arc::new(SystemAmbient::new());
         // before anything that is measured
         let metrics = api::collect_metrics(ambient.now())?;
-        let database = database(config, &data)?;
+        let database = database(&config.database, data.database())?;
         let opening = ambient.clone();
         let store = tokio::task::spawn_blocking(move || Store::open(&database, opening))
             .await
@@ -247,10 +247,9 @@ impl Server {
     }
 }
 
-fn database(config: &Config, data: &DataDir) -> Result<Options, String> {
-    let database = &config.database;
+pub(crate) fn database(database: &crate::config::Database, embedded: PathBuf) -> Result<Options, String> {
     if database.url.is_empty() {
-        return Ok(Options::Sqlite(data.database()));
+        return Ok(Options::Sqlite(embedded));
     }
     let bad = |e: &dyn std::fmt::Display| format!("database.url: {e}; expected postgres://USER@HOST:PORT/NAME");
     let mut parsed: tokio_postgres::Config = database.url.parse().map_err(|e| bad(&e))?;

@@ -6,6 +6,7 @@ use crate::error::DbError;
 use crate::log::LogRow;
 use crate::schema;
 use crate::sqlite::{Sqlite, classify};
+use domain::limits::short;
 use domain::{Error, Reason};
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
@@ -158,11 +159,22 @@ fn check(path: &Path) -> Result<(), Error> {
     if verdict != "ok" {
         return Err(failed("checking", path, format!("the database is damaged: {verdict}")));
     }
+    if let Some(foreign) = foreign_code(&mut db).map_err(db_failed("checking", path))? {
+        return Err(failed("checking", path, format!("it holds {foreign}, and no backup of millwright does")));
+    }
     let have = schema::version(&mut db).map_err(|_| failed("checking", path, "this is not a backup of millwright"))?;
     if have > schema::SCHEMA_VERSION {
         return Err(failed("checking", path, schema::newer(have, schema::SCHEMA_VERSION)));
     }
     Ok(())
+}
+
+/// A trigger, a view or a virtual table: code that would run as part of our own statements, for as long as whoever
+/// put it there likes.
+fn foreign_code(db: &mut Sqlite) -> Result<Option<String>, DbError> {
+    let sql = "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%' LIMIT 1";
+    let rows = db.rows(sql, &[])?;
+    rows.first().map(|row| Ok(format!("the {} {}", row.text(0)?, short(row.text(1)?)))).transpose()
 }
 
 /// Further than any log goes on between a backup and its restore.

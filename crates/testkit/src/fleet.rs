@@ -4,6 +4,7 @@
 
 use crate::ambient::VirtualAmbient;
 use crate::postgres;
+use crate::scratch::Watched;
 use engine::{Engine, EngineOptions, JournalObserver};
 use provider::Providers;
 use reconcile::{Reconciler, ReconcilerOptions};
@@ -28,13 +29,13 @@ pub struct Fleet {
     pub store: Store,
     pub sim: Arc<SimFleet>,
     pub ambient: Arc<dyn Ambient>,
-    folder: Option<tempfile::TempDir>,
+    folder: Option<Watched>,
 }
 
 impl Fleet {
     /// On the clock of the runtime it is made in, paused or not.
     pub fn new(database: Database, seed: u64) -> Self {
-        let folder = (database == Database::Sqlite).then(|| tempfile::tempdir().expect("a temporary folder"));
+        let folder = (database == Database::Sqlite).then(Watched::new);
         let options = match (&folder, database) {
             (Some(folder), _) => Options::Sqlite(folder.path().join("test.db")),
             (None, Database::Postgres) => Options::Postgres(Box::new(postgres::database())),
@@ -48,12 +49,17 @@ impl Fleet {
         Self::on(options, seed, None)
     }
 
-    fn on(options: &Options, seed: u64, folder: Option<tempfile::TempDir>) -> Self {
+    fn on(options: &Options, seed: u64, folder: Option<Watched>) -> Self {
         let ambient: Arc<dyn Ambient> = VirtualAmbient::new(seed);
         let store = Store::open(options, ambient.clone()).expect("the store opens");
         let clock = ambient.clone();
         let sim = Arc::new(SimFleet::in_memory(seed, Arc::new(move || clock.now())));
         Self { store, sim, ambient, folder }
+    }
+
+    /// Another store in the world of a fleet that is there.
+    pub fn over(store: Store, other: &Fleet) -> Self {
+        Self { store, sim: other.sim.clone(), ambient: other.ambient.clone(), folder: None }
     }
 
     /// The file of an SQLite store.

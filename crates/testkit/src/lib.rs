@@ -2,8 +2,10 @@
 
 pub mod ambient;
 pub mod below;
+pub mod canary;
 pub mod fault_proxy;
 pub mod fleet;
+pub mod fuzz;
 pub mod golden;
 pub mod lifecycles;
 pub mod otlp;

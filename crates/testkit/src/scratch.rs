@@ -16,6 +16,41 @@ pub fn folder() -> tempfile::TempDir {
     folder.unwrap_or_else(|e| panic!("making a folder in {}: {e}", place().display()))
 }
 
+/// A folder that is searched for secrets before it is removed: whatever a server or a command left in it, in
+/// whichever test, holds none.
+pub struct Watched(tempfile::TempDir);
+
+impl Watched {
+    /// Where temporary folders go.
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap_or_else(|e| panic!("making a temporary folder: {e}")))
+    }
+
+    /// Like [`folder`].
+    pub fn in_memory() -> Self {
+        Self(folder())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Default for Watched {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // a test that has failed already says why
+        if !std::thread::panicking() {
+            crate::canary::assert_none(self.path());
+        }
+    }
+}
+
 /// Where such folders go.
 pub fn place() -> &'static Path {
     static PLACE: OnceLock<PathBuf> = OnceLock::new();

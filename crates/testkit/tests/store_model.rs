@@ -281,7 +281,7 @@ impl World {
                 let fresh = TokenId::generate(self.clock.uuid());
                 let insert = move |tx: &mut Tx<'_>| {
                     let token = Token::new(fresh.clone(), "t", Role::Admin, "mw", tx.now(), "model");
-                    let there = token::by_hash(tx, &hash)?.is_some();
+                    let there = tx.point(&token::by_hash(&hash))?.is_some();
                     let cause = Cause::operator("model", domain::token::CREATED, "");
                     if there { Ok(()) } else { token::insert(tx, &token, &hash, &cause) }
                 };
@@ -449,7 +449,7 @@ impl World {
                 add(each(execution::held_by(tx, id)?));
             }
             for n in 0..4 {
-                add(each(token::by_hash(tx, &format!("h{n}"))?));
+                add(each(tx.point(&token::by_hash(&format!("h{n}")))?));
             }
             Ok(all)
         };

@@ -4,6 +4,8 @@
 //! when others can read it. What is wrong with it is told by file and line, never by the line's text.
 
 use super::exit::CliError;
+use crate::toml_error;
+use domain::limits::short;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -76,15 +78,14 @@ impl Contexts {
     }
 
     /// Line and reason of what is wrong; never the line itself, which may hold a token.
-    fn parse(text: &str) -> Result<Self, (usize, String)> {
-        let line_of = |offset: usize| text.get(..offset).unwrap_or(text).matches('\n').count() + 1;
-        let contexts: Self = toml::from_str(text).map_err(|e| {
-            let line = e.span().map_or(1, |span| line_of(span.start));
-            // the reason may quote a value of the wrong type
-            let why = e.message().lines().next().unwrap_or_default().to_owned();
-            (line, why)
-        })?;
-        let at = |name: &str| line_of(text.find(name).unwrap_or(0));
+    pub(super) fn parse(text: &str) -> Result<Self, (usize, String)> {
+        // names are told as they stand there, and can be of any length
+        Self::parse_whole(text).map_err(|(line, why)| (line, short(&why)))
+    }
+
+    fn parse_whole(text: &str) -> Result<Self, (usize, String)> {
+        let contexts: Self = toml::from_str(text).map_err(|e| toml_error::problem(text, &e))?;
+        let at = |name: &str| toml_error::line_of(text, text.find(name).unwrap_or(0));
         for (name, context) in &contexts.contexts {
             let section = at(&format!("contexts.{name}"));
             check_name(name).map_err(|e| (section, e.to_string()))?;
@@ -200,6 +201,7 @@ mod tests {
         for (text, line, part) in [
             ("current = 'x'\n[contexts.a]\nserver = 'h'\n", 1, "\"x\""),
             ("[contexts.a]\nserver = 'h'\ntoken = mwt_secret\n", 3, ""),
+            ("[contexts]\nprod = 'mwt_secret'\n", 2, "expected"),
             ("[contexts.a]\nserver = 'h'\nsevrer = 'h'\n", 3, "sevrer"),
             ("\n[contexts.a]\nca_file = 'x'\n", 2, "no server"),
             ("[contexts.a]\nserver = 'h'\ntoken = 'mwt_secret'\ntoken_file = 'f'\n", 1, "both"),

@@ -12,6 +12,8 @@ mod engine;
 mod events;
 mod exit;
 mod freeze;
+#[cfg(test)]
+pub mod fuzzed;
 mod grammar;
 mod json;
 mod machine;

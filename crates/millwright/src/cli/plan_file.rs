@@ -4,6 +4,7 @@ use super::exit::CliError;
 use super::json::{Wire as _, descriptor, is_choice, message_of};
 use super::text::cut;
 use api::json::Strict;
+use domain::limits::short;
 use prost_reflect::{DynamicMessage, MessageDescriptor};
 use proto::baremetal::v1::Plan;
 use serde_json::{Map, Value};
@@ -32,7 +33,12 @@ pub fn read(path: &Path) -> Result<Plan, CliError> {
     parse(&text, &descriptor).map_err(wrong)
 }
 
-fn parse(text: &str, descriptor: &MessageDescriptor) -> Result<Plan, String> {
+pub(super) fn parse(text: &str, descriptor: &MessageDescriptor) -> Result<Plan, String> {
+    // what is wrong names keys as they stand there, and those can be of any length
+    parse_whole(text, descriptor).map_err(|e| short(&e))
+}
+
+fn parse_whole(text: &str, descriptor: &MessageDescriptor) -> Result<Plan, String> {
     let Strict(mut value) = if text.trim_start().starts_with('{') {
         serde_json::from_str(text).map_err(|e| format!("not valid JSON: {e}"))?
     } else {

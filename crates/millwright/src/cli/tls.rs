@@ -51,7 +51,8 @@ pub fn authorities(path: &Path) -> Result<Vec<u8>, CliError> {
             .hint("it must hold certificates in PEM, from -----BEGIN CERTIFICATE-----")
     };
     let pem = std::fs::read(path).map_err(|e| wrong(&e))?;
-    let found: Vec<_> = CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|e| wrong(&e))?;
+    let found: Vec<_> =
+        CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|e| wrong(&api::pem_problem(&e)))?;
     if found.is_empty() { Err(wrong(&"there is no certificate in it")) } else { Ok(pem) }
 }
 

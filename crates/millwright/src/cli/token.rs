@@ -113,7 +113,7 @@ impl Role {
 }
 
 /// A variable that is not set must not make a token for everybody's machines.
-fn parse_customer(text: &str) -> Result<String, String> {
+pub(super) fn parse_customer(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("it is empty; leave --customer out for the whole fleet".to_owned()),
         _ => Ok(text.to_owned()),
@@ -121,7 +121,7 @@ fn parse_customer(text: &str) -> Result<String, String> {
 }
 
 /// `0`, or a duration with days and weeks.
-fn parse_ttl(text: &str) -> Result<i64, String> {
+pub(super) fn parse_ttl(text: &str) -> Result<i64, String> {
     let text = text.trim();
     let wrong = || format!("{text:?} is not a time to live; write it like 12h, 30d or 0 for ever");
     if text == "0" {

@@ -43,7 +43,7 @@ pub fn check(report: &mut Report, file: Option<&Path>, data: Option<PathBuf>) ->
                 [] => "set it right; every key is in the documentation".to_owned(),
                 names => format!("set it right, in the file or in {}", names.join(", ")),
             };
-            report.failed(AREA, without_source(&e), next);
+            report.failed(AREA, e, next);
             return None;
         }
     };
@@ -81,12 +81,6 @@ fn overrides(environment: &[(String, String)]) -> impl Iterator<Item = &str> {
     environment.iter().map(|(name, _)| name.as_str()).filter(ours)
 }
 
-/// The reason without the lines of the file that it quotes.
-fn without_source(error: &str) -> String {
-    let quoted = |line: &&str| line.trim_start_matches(|c: char| c.is_ascii_digit() || c == ' ').starts_with('|');
-    error.lines().filter(|line| !quoted(line)).map(str::trim).collect::<Vec<_>>().join(" ").trim().to_owned()
-}
-
 fn tls_files(table: &toml::Table, environment: &[(String, String)]) -> TlsFiles {
     let value = |key: &str| {
         let name = format!("{PREFIX}TLS__{}", key.to_ascii_uppercase());
@@ -113,16 +107,6 @@ fn others_can_write(report: &mut Report, path: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_mistake_quotes_is_not_repeated() {
-        let error = "the configuration x.toml: TOML parse error at line 2, column 1\n  |\n2 | pasword = 'geheim'\n  | ^^^^\nunknown field `pasword`, expected one of\n";
-        let told = without_source(error);
-        assert_eq!(
-            told,
-            "the configuration x.toml: TOML parse error at line 2, column 1 unknown field `pasword`, expected one of"
-        );
-    }
 
     #[test]
     fn secrets_are_known_by_the_names_of_their_keys() {

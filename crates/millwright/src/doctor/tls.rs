@@ -28,7 +28,8 @@ pub fn check(report: &mut Report, files: &TlsFiles) {
     let private = match PrivateKeyDer::from_pem_file(key) {
         Ok(private) => private,
         Err(e) => {
-            return report.failed(AREA, format!("{}: {e}", key.display()), "tls.key must hold one private key in PEM");
+            let what = format!("{}: {}", key.display(), api::pem_problem(&e));
+            return report.failed(AREA, what, "tls.key must hold one private key in PEM");
         }
     };
     key_mode(report, key);
@@ -48,9 +49,8 @@ pub fn check(report: &mut Report, files: &TlsFiles) {
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let failed = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
     let found: Vec<_> = CertificateDer::pem_file_iter(path)
-        .map_err(|e| failed(&e))?
-        .collect::<Result<_, _>>()
-        .map_err(|e| failed(&e))?;
+        .and_then(Iterator::collect::<Result<_, _>>)
+        .map_err(|e| failed(&api::pem_problem(&e)))?;
     if found.is_empty() { Err(failed(&"there is no certificate in it")) } else { Ok(found) }
 }
 

@@ -5,6 +5,7 @@
 mod access_commands;
 mod audit;
 mod backup;
+mod canaries;
 mod configuration;
 mod contexts;
 mod database_faults;

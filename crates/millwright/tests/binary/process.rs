@@ -2,8 +2,9 @@
 //! the test is over, however that ends.
 
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -11,6 +12,8 @@ use tokio::time::Instant;
 
 /// Long enough for a busy machine: what has not happened by then is not coming.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// Beside the folder of a test.
+pub const SAID: &str = "said";
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Looks until there is something; a bound, not a verdict about time.
@@ -72,6 +75,10 @@ pub struct Process {
     name: String,
     out: Heard,
     err: Heard,
+    /// Where what it said is left, to be searched for secrets.
+    folder: Option<PathBuf>,
+    /// Whether it was asked to show one.
+    shows_secret: bool,
 }
 
 impl Process {
@@ -81,7 +88,11 @@ impl Process {
         let mut child = command.spawn().unwrap_or_else(|e| panic!("starting {name}: {e}"));
         let out = Heard::from(child.stdout.take().expect("piped"));
         let err = Heard::from(child.stderr.take().expect("piped"));
-        Self { child, name, out, err }
+        let words: Vec<String> = command.get_args().map(|w| w.to_string_lossy().into_owned()).collect();
+        let shows_secret =
+            words[..2.min(words.len())] == ["token", "create"] || words.first().is_some_and(|w| w == "demo");
+        let folder = command.get_current_dir().map(Path::to_owned);
+        Self { child, name, out, err, folder, shows_secret }
     }
 
     pub fn out(&self) -> String {
@@ -123,6 +134,22 @@ impl Process {
         until("the process stands still", || self.is_stopped().then_some(()));
     }
 
+    /// Beside the test's folder, where it is searched at the end.
+    fn leave_what_was_said(&mut self) {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        self.out.finish();
+        self.err.finish();
+        let beside = self.folder.as_ref().and_then(|folder| Some(folder.parent()?.join(SAID)));
+        let Some(folder) = beside.filter(|said| said.is_dir()) else { return };
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let ending = if self.shows_secret { ".shown" } else { "" };
+        for (name, text) in
+            [(format!("{number}.out{ending}"), self.out.text()), (format!("{number}.err"), self.err.text())]
+        {
+            drop(std::fs::write(folder.join(name), text));
+        }
+    }
+
     fn is_stopped(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).expect("our own child");
         // the state comes after the name, which stands in parentheses and may hold anything
@@ -135,6 +162,7 @@ impl Drop for Process {
         // an error here means that it is over already
         drop(self.child.kill());
         drop(self.child.wait());
+        self.leave_what_was_said();
         if std::thread::panicking() {
             eprintln!("== {}\n{}\n-- stderr\n{}", self.name, self.out(), self.err());
         }

@@ -7,6 +7,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
+use testkit::scratch::Watched;
 
 /// One command and the lines shown below it.
 struct Entry {
@@ -36,16 +37,16 @@ fn tour() -> Vec<Entry> {
 struct Shell {
     child: Child,
     lines: Receiver<String>,
-    folder: tempfile::TempDir,
+    folder: Watched,
     port: u16,
 }
 
 impl Shell {
     fn start() -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let folder = Watched::new();
         let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port();
         let mut command = Command::new("setsid");
-        command.args(["bash", "--noprofile", "--norc"]).current_dir(&folder);
+        command.args(["bash", "--noprofile", "--norc"]).current_dir(folder.path());
         for (name, _) in std::env::vars_os().filter(|(n, _)| n.to_string_lossy().starts_with("MILLWRIGHT_")) {
             command.env_remove(name);
         }

@@ -1,25 +1,42 @@
 //! A server as a process, the folder it lives in, and the command line as its client.
 
-use crate::process::{Ended, Process, program, run, until};
+use crate::process::{Ended, Process, SAID, program, run, until};
 use serde_json::Value;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use testkit::scratch::Watched;
 
 /// Short enough that a takeover does not take long: the last call of a lost holder is waited out.
 pub const QUICK: &str = "[engine]\nlease_seconds = 4\ncall_timeout_seconds = 1\n";
 
-/// A temporary folder with everything that one test needs.
-pub struct Home(pub tempfile::TempDir);
+/// In a watched folder.
+const HOME: &str = "home";
+
+/// A temporary folder with everything that one test needs. Searched for secrets at the end, with what each process
+/// said beside it.
+pub struct Home(Watched);
 
 impl Home {
     pub fn new() -> Self {
-        Self(tempfile::tempdir().expect("a temporary folder"))
+        Self::of(Watched::new())
+    }
+
+    pub fn of(folder: Watched) -> Self {
+        for name in [HOME, SAID] {
+            std::fs::create_dir(folder.path().join(name)).expect("a folder");
+        }
+        Self(folder)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
+        self.0.path().join(HOME).join(name)
+    }
+
+    /// All that is searched for secrets at the end.
+    pub fn watched(&self) -> &Path {
+        self.0.path()
     }
 
     /// Writes a file and answers with its path.
@@ -32,12 +49,19 @@ impl Home {
 
     /// A server with a data folder of its own in here.
     pub fn launch(&self, data: &str) -> Launch {
-        Launch { home: self.path(""), data: self.path(data), listen: "127.0.0.1:0".into(), words: vec![], env: vec![] }
+        Launch {
+            home: self.path(""),
+            data: self.path(data),
+            listen: "127.0.0.1:0".into(),
+            words: vec![],
+            env: vec![],
+            own_log: false,
+        }
     }
 
     /// A command that needs no server.
     pub fn run(&self, words: &[&str]) -> Ended {
-        run(program(self.0.path()).args(words))
+        run(program(&self.path("")).args(words))
     }
 }
 
@@ -49,6 +73,8 @@ pub struct Launch {
     listen: String,
     words: Vec<String>,
     env: Vec<(String, String)>,
+    /// Whether the test has a word to say about the log.
+    own_log: bool,
 }
 
 impl Launch {
@@ -68,7 +94,8 @@ impl Launch {
     }
 
     /// With a configuration file of this text.
-    pub fn config(self, text: &str) -> Self {
+    pub fn config(mut self, text: &str) -> Self {
+        self.own_log |= text.contains("[log]");
         let mut name = self.data.clone().into_os_string();
         name.push(".toml");
         let path = PathBuf::from(name);
@@ -79,6 +106,10 @@ impl Launch {
     fn command(&self) -> Command {
         let mut command = program(&self.home);
         command.args(["serve", "--listen", &self.listen, "--data"]).arg(&self.data).args(&self.words);
+        // as talkative as it can be: whatever it says is searched for secrets
+        if !self.own_log {
+            command.env("MILLWRIGHT_LOG__LEVEL", "trace");
+        }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command
     }

@@ -57,7 +57,7 @@ fn fates(cut: u64, per_sync: u64) -> Vec<Fate> {
 pub fn judge(recorded: &Recorded, cut: &Cut, fate: Fate, finish: bool) -> Result<usize, String> {
     let due: Vec<&Entry> = recorded.ledger.iter().filter(|entry| entry.at <= cut.at).collect();
     // an image is not about this machine's disk
-    let home = Home(testkit::scratch::folder());
+    let home = Home::of(testkit::scratch::Watched::in_memory());
     let data = home.path("data");
     write(&cut.disk.image(fate), &recorded.data, &data);
     let world = home.path("world.jsonl");

@@ -47,7 +47,7 @@ pub struct Explanation {
 }
 
 pub(crate) fn seconds_until(deadline: Timestamp, now: Timestamp) -> i64 {
-    (deadline.micros() - now.micros()).div_euclid(1_000_000)
+    deadline.micros().saturating_sub(now.micros()).div_euclid(1_000_000)
 }
 
 fn unknown(id: &str) -> Error {

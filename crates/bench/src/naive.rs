@@ -16,8 +16,7 @@ use tokio::time::Instant;
 use tokio_postgres::{Client, Config, Statement};
 
 const LOCK: &str = "SELECT 1 FROM machines WHERE machine_id = $1";
-const GET: &str = "SELECT m.*, r.phase, r.type, r.current_step, o.*, s.swept_at, s.stale_after_ms FROM machines m LEFT JOIN runs r ON r.run_id = m.active_run_id LEFT JOIN observations o ON o.machine_id = m.machine_id LEFT JOIN sweeps s ON s.lane = o.lane WHERE m.machine_id = $1";
-const VERSION_AND_PHASE: &str = "SELECT version, phase FROM machines WHERE machine_id = $1";
+const GET: &str = "SELECT m.version, m.phase, m.*, r.phase, r.type, r.current_step, o.*, s.swept_at, s.stale_after_ms FROM machines m LEFT JOIN runs r ON r.run_id = m.active_run_id LEFT JOIN observations o ON o.machine_id = m.machine_id LEFT JOIN sweeps s ON s.lane = o.lane WHERE m.machine_id = $1";
 const MOVE: &str = "UPDATE machines SET version = version + 1, phase = $3, phase_set_by = 'operator', phase_set_at = $4, conditions = '[]', updated_at = $4 WHERE machine_id = $1 AND version = $2";
 const AUDIT: &str = "INSERT INTO audit(at, actor, token_id, role, call, target, outcome, code, reason, message, request_id, count) VALUES ($1, 'bench', 'tok_00000000000000000000000000000000', 'admin', 'baremetal.v1.MachineService/SetPhase', $2, 'done', '', '', '', '00000000-0000-0000-0000-000000000000', 1)";
 const HEAD: &str = "UPDATE log_head SET seq = seq + 1 WHERE one = 1 RETURNING seq";
@@ -70,17 +69,10 @@ fn on_sqlite(path: &Path, flips: &Flips, span: Duration) -> Outcome<Tally> {
 }
 
 fn flip_on_sqlite(db: &mut rusqlite::Connection, id: &str, to: String, now: i64) -> rusqlite::Result<()> {
-    let look = |db: &rusqlite::Connection, sql: &str| -> rusqlite::Result<()> {
-        db.prepare_cached(&spell(sql))?.query_row([id], |row| row.get_ref(0).map(drop))
-    };
-    look(db, GET)?;
     let tx = db.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    look(&tx, LOCK)?;
-    look(&tx, GET)?;
     let (version, from): (i64, String) =
-        tx.prepare_cached(&spell(VERSION_AND_PHASE))?.query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        tx.prepare_cached(&spell(GET))?.query_row([id], |row| Ok((row.get(0)?, row.get(1)?)))?;
     tx.prepare_cached(&spell(MOVE))?.execute(rusqlite::params![id, version, to, now])?;
-    look(&tx, GET)?;
     tx.prepare_cached(&spell(AUDIT))?.execute(rusqlite::params![now, id])?;
     let sequence: i64 = tx.prepare_cached(HEAD)?.query_row([], |row| row.get(0))?;
     tx.prepare_cached(&spell(LOG))?.execute(rusqlite::params![sequence, now, id, from, to, version + 1])?;
@@ -94,14 +86,14 @@ fn spell(sql: &str) -> String {
 
 struct Pooled {
     client: Client,
-    statements: [Statement; 7],
+    statements: [Statement; 6],
 }
 
 impl Pooled {
     async fn open(config: &Config) -> Outcome<Self> {
         let client = connect(config).await?;
         let lock = format!("{LOCK} FOR UPDATE");
-        let texts = [lock.as_str(), GET, VERSION_AND_PHASE, MOVE, AUDIT, HEAD, LOG];
+        let texts = [lock.as_str(), GET, MOVE, AUDIT, HEAD, LOG];
         let mut statements = Vec::new();
         for text in texts {
             statements.push(client.prepare(text).await?);
@@ -111,15 +103,12 @@ impl Pooled {
     }
 
     async fn flip(&self, id: &str, to: &str, now: i64) -> Result<(), tokio_postgres::Error> {
-        let (client, [lock, get, version_and_phase, move_, audit, head, log]) = (&self.client, &self.statements);
-        client.query_one(get, &[&id]).await?;
+        let (client, [lock, get, move_, audit, head, log]) = (&self.client, &self.statements);
         client.batch_execute("BEGIN").await?;
         client.query_one(lock, &[&id]).await?;
-        client.query_one(get, &[&id]).await?;
-        let row = client.query_one(version_and_phase, &[&id]).await?;
+        let row = client.query_one(get, &[&id]).await?;
         let (version, from): (i64, String) = (row.get(0), row.get(1));
         client.execute(move_, &[&id, &version, &to, &now]).await?;
-        client.query_one(get, &[&id]).await?;
         client.execute(audit, &[&now, &id]).await?;
         let sequence: i64 = client.query_one(head, &[]).await?.get(0);
         client.execute(log, &[&sequence, &now, &id, &from, &to, &(version + 1)]).await?;

@@ -201,7 +201,7 @@ mod tests {
         let m = crate::machine::get(&mut tx, &domain::MachineId::from_text("m-1")).expect("reads").expect("is there");
         assert_eq!((m.version, m.phase, m.conditions.len()), (7, domain::machine::Phase::Maintenance, 1));
         assert_eq!((m.observation.is_none(), m.conditions[0].reason.as_str()), (true, "RunFailed"));
-        let token = crate::token::by_hash(&mut tx, "h").expect("reads").expect("is there");
+        let token = tx.point(&crate::token::by_hash("h")).expect("reads").expect("is there");
         assert_eq!((token.role, token.customer_id.as_str()), (domain::token::Role::Admin, ""));
         assert_eq!(token.valid(now), Ok(()), "who could administer still can");
     }

@@ -19,7 +19,13 @@ fn entry(actor: &str, target: &str, code: &str) -> Entry {
 
 on_every_store!(entries_are_listed_newest_first_and_filtered, |store| async move {
     for (actor, target, code) in [("a", "m-1", ""), ("b", "m-1", "NOT_FOUND"), ("a", "m-2", "")] {
-        store.put("audit", move |tx| audit::insert(tx, &entry(actor, target, code))).await.expect("inserts");
+        store
+            .put("audit", move |tx| {
+                audit::insert(tx, &entry(actor, target, code));
+                Ok(())
+            })
+            .await
+            .expect("inserts");
     }
     let list = |filter: &str, before, limit| {
         let filter =

@@ -20,9 +20,9 @@ on_every_store!(a_token_is_found_by_its_hash, |store| async move {
         let t = make(n);
         store.put("tokens", move |tx| token::insert(tx, &t, &format!("hash-{n}"), &created())).await.expect("inserts");
     }
-    let found = store.read(|tx| token::by_hash(tx, "hash-1")).await.expect("reads").expect("is there");
+    let found = store.point(token::by_hash("hash-1")).await.expect("reads").expect("is there");
     assert_eq!(Token { created_at: Timestamp::default(), ..found }, make(1));
-    assert_eq!(store.read(|tx| token::by_hash(tx, "hash-9")).await, Ok(None));
+    assert_eq!(store.point(token::by_hash("hash-9")).await, Ok(None));
     let others =
         |id: &'static str| move |tx: &mut store::Tx<'_>| token::count_other_admins(tx, &TokenId::from_text(id));
     assert_eq!(store.read(others("")).await, Ok(3));

@@ -2,6 +2,7 @@
 
 use crate::db::{Connection, Dialect, NewLogRow, Row, Val};
 use crate::error::DbError;
+use rusqlite::config::DbConfig;
 use rusqlite::types::{ToSqlOutput, Value, ValueRef};
 use rusqlite::{ErrorCode, OpenFlags, ToSql};
 use std::collections::HashMap;
@@ -27,9 +28,7 @@ impl Sqlite {
     pub fn open_read_only(path: &Path) -> Result<Self, DbError> {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = rusqlite::Connection::open_with_flags(path, flags).map_err(|e| opening(path, &e))?;
-        connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
-        connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(|e| classify(&e))?;
-        Ok(Self { connection, texts: HashMap::new(), only_read: false })
+        Self::ready(connection)
     }
 
     pub fn in_memory() -> Result<Self, DbError> {
@@ -42,6 +41,12 @@ impl Sqlite {
                 "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON; PRAGMA temp_store = MEMORY;",
             )
             .map_err(|e| classify(&e))?;
+        Self::ready(connection)
+    }
+
+    fn ready(connection: rusqlite::Connection) -> Result<Self, DbError> {
+        // a plan never depends on what is bound; else statements are parsed anew each time a LIMIT is bound
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(|e| classify(&e))?;
         connection.busy_timeout(std::time::Duration::from_secs(5)).map_err(|e| classify(&e))?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_CACHED);
         Ok(Self { connection, texts: HashMap::new(), only_read: false })
@@ -229,4 +234,22 @@ fn flush(connection: &rusqlite::Connection, log: &[NewLogRow]) -> rusqlite::Resu
         ])?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_is_parsed_once_whatever_is_bound() {
+        let db = Sqlite::in_memory().expect("opens");
+        db.raw().execute_batch("CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT)").expect("a table");
+        db.raw().execute_batch("CREATE INDEX some ON t(a) WHERE b = 'x'").expect("an index");
+        let sql = "SELECT a FROM t WHERE a > ?1 AND b = ?2 ORDER BY a LIMIT ?3";
+        for n in 0..5 {
+            let mut statement = db.raw().prepare_cached(sql).expect("prepares");
+            statement.query((n, "x", n)).expect("runs").next().expect("reads");
+            assert_eq!(statement.get_status(rusqlite::StatementStatus::RePrepare), 0);
+        }
+    }
 }

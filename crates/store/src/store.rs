@@ -7,9 +7,10 @@ use crate::postgres::Postgres;
 use crate::queue::Queue;
 use crate::schema;
 use crate::signal::Signals;
+use crate::simulated::{Inline, Way};
 use crate::sqlite::Sqlite;
 use crate::tx::Tx;
-use crate::writer::{Job, WriteJob, run_batch, run_writer};
+use crate::writer::{Job, WriteJob, run_writer};
 use domain::{Error, Reason};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
@@ -86,7 +87,7 @@ impl Readers {
 
 enum Mode {
     Threads { writers: Vec<Arc<Queue<Box<dyn Job>>>>, readers: Readers, threads: Mutex<Vec<JoinHandle<()>>> },
-    Inline(Mutex<Box<dyn Connection>>),
+    Inline(Inline),
 }
 
 #[derive(Clone)]
@@ -132,7 +133,7 @@ impl Store {
         schema::migrate(first.as_mut(), ambient.now())?;
         let (batch, writers, shared) = match options {
             Options::Memory => {
-                let inner = Inner { ambient, signals, mode: Mode::Inline(Mutex::new(first)), shared: false };
+                let inner = Inner { ambient, signals, mode: Mode::Inline(Inline::new(first)), shared: false };
                 return Ok(Self { inner: Arc::new(inner), engine: false });
             }
             Options::Sqlite(_) => (SQLITE_BATCH, 1, false),
@@ -178,6 +179,17 @@ impl Store {
         Self { inner: self.inner.clone(), engine: true }
     }
 
+    /// The store as another simulated process has it: the same database in memory, shared, with a clock, a
+    /// way to it and signals of its own.
+    pub fn simulated(&self, ambient: Arc<dyn Ambient>, way: Arc<dyn Way>) -> Result<Self, Error> {
+        let Mode::Inline(inline) = &self.inner.mode else {
+            return Err(Error::internal("only a store in memory can be shared by simulated processes"));
+        };
+        let mode = Mode::Inline(inline.by(way));
+        let inner = Inner { ambient, signals: Arc::new(Signals::new()), mode, shared: true };
+        Ok(Self { inner: Arc::new(inner), engine: false })
+    }
+
     pub fn ambient(&self) -> &Arc<dyn Ambient> {
         &self.inner.ambient
     }
@@ -202,9 +214,11 @@ impl Store {
         let (answer, answered) = oneshot::channel();
         let job: Box<dyn Job> = Box::new(WriteJob { key, f, result: None, answer });
         match &self.inner.mode {
-            Mode::Inline(connection) => {
-                let mut connection = lock(connection);
-                run_batch(connection.as_mut(), self.inner.ambient.as_ref(), &self.inner.signals, vec![job]);
+            Mode::Inline(inline) => {
+                inline.write(job, &self.inner.ambient, &self.inner.signals);
+                let result = answered.await.unwrap_or_else(|_| Err(stopped()));
+                inline.back().await;
+                return result;
             }
             Mode::Threads { writers, .. } => {
                 let n = usize::try_from(key % writers.len().max(1) as u64).unwrap_or(0);
@@ -239,12 +253,9 @@ impl Store {
         F: FnOnce(&mut Tx<'_>) -> TxResult<T> + Send + 'static,
     {
         match &self.inner.mode {
-            Mode::Inline(connection) => {
-                let mut connection = lock(connection);
-                connection.only_read(true);
-                let result = read_now(connection.as_mut(), self.inner.ambient.as_ref(), f, snapshot);
-                connection.only_read(false);
-                result
+            Mode::Inline(inline) => {
+                let ambient = self.inner.ambient.as_ref();
+                inline.read(|connection| read_now(connection, ambient, f, snapshot)).await
             }
             Mode::Threads { readers, .. } => {
                 let (answer, answered) = oneshot::channel();

@@ -57,6 +57,11 @@ impl Follower {
         self.seen
     }
 
+    /// Whether it has grown beyond what was seen.
+    pub fn has_grown(&self) -> bool {
+        self.rising.inner.value.load(Ordering::Acquire) != self.seen
+    }
+
     /// Resolves when it has grown, which then counts as seen.
     pub async fn grew(&mut self) {
         loop {

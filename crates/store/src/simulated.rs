@@ -45,7 +45,13 @@ type Shared = Arc<Mutex<Box<dyn Connection>>>;
 
 pub(crate) struct Inline {
     connection: Shared,
-    way: Option<(Arc<dyn Way>, Arc<Mutex<Queue>>)>,
+    by: Option<Process>,
+}
+
+/// A simulated process, as far as the database knows it.
+struct Process {
+    way: Arc<dyn Way>,
+    queue: Arc<Mutex<Queue>>,
 }
 
 /// What waits for the writer of one simulated process.
@@ -60,17 +66,17 @@ const BATCH: usize = 8;
 
 impl Inline {
     pub fn new(connection: Box<dyn Connection>) -> Self {
-        Self { connection: Arc::new(Mutex::new(connection)), way: None }
+        Self { connection: Arc::new(Mutex::new(connection)), by: None }
     }
 
     /// The same database, reached by another way.
     pub fn by(&self, way: Arc<dyn Way>) -> Self {
-        Self { connection: self.connection.clone(), way: Some((way, Arc::default())) }
+        Self { connection: self.connection.clone(), by: Some(Process { way, queue: Arc::default() }) }
     }
 
     /// Runs the job now, or leaves it to the writer: then it is done even if the caller does not wait.
     pub fn write(&self, job: Box<dyn Job>, ambient: &Arc<dyn Ambient>, signals: &Arc<Signals>) {
-        let Some((way, queue)) = &self.way else {
+        let Some(Process { way, queue }) = &self.by else {
             run_batch(lock(&self.connection).as_mut(), ambient.as_ref(), signals, vec![job]);
             return;
         };
@@ -91,8 +97,8 @@ impl Inline {
 
     /// Until a read is there; then `read` is run.
     pub async fn read<T>(&self, read: impl FnOnce(&mut dyn Connection) -> T) -> T {
-        let fate = match &self.way {
-            Some((way, _)) => way.there(false).await,
+        let fate = match &self.by {
+            Some(process) => process.way.there(false).await,
             None => Fate::Through,
         };
         let answer = {
@@ -107,8 +113,8 @@ impl Inline {
     }
 
     pub async fn back(&self) {
-        if let Some((way, _)) = &self.way {
-            way.back().await;
+        if let Some(process) = &self.by {
+            process.way.back().await;
         }
     }
 }

@@ -53,13 +53,28 @@ impl Worker<'_> {
                 self.settle().await?;
                 let mut failure = self.timed_out(index, &on);
                 // what is under way must not go on beside the next attempt, or after the run
-                if let Some(why) = self.abort(index, attempt).await? {
-                    failure.message = format!("{}; could not be stopped: {why}", failure.message);
+                match self.abort(index, attempt).await? {
+                    Some(why) => failure.message = format!("{}; could not be stopped: {why}", failure.message),
+                    // nobody saw it end; now that nothing goes on, it may turn out to have been done
+                    None => {
+                        if let Some(message) = self.done_after_all(index, attempt).await? {
+                            return Ok(Report::done(message));
+                        }
+                    }
                 }
                 return Ok(Report::failed(failure));
             }
             self.wait(on, look_again).await?;
         }
+    }
+
+    /// One more look at an attempt whose time is up.
+    async fn done_after_all(&mut self, index: usize, attempt: u32) -> Step<Option<String>> {
+        let cx = self.cx(index, attempt);
+        let Some(Ok(look)) = self.interruptible(self.work.look(&cx)).await else { return Ok(None) };
+        let Seen::Done(message) = &look.seen else { return Ok(None) };
+        self.store_look(index, &look).await?;
+        Ok(Some(message.clone()))
     }
 
     /// Waits out the last call of a lost holder. Nothing may be done, taken back or ended before.

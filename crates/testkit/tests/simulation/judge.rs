@@ -18,7 +18,7 @@ use sim::Effect;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-use store::execution::{Execution, Status};
+use store::execution::{Execution, JournalRow, Status};
 
 /// What somebody did to a machine, as opposed to what came of it.
 const ACTS: &[&str] = &[
@@ -71,7 +71,7 @@ pub fn judge(world: &World, books: &Books, effects: &[Effect], ends: &Ends, bega
     let ends = ends.0.lock().unwrap_or_else(PoisonError::into_inner);
     let mut by_execution: BTreeMap<&str, Vec<&Act<'_>>> = BTreeMap::new();
     acts.iter().for_each(|a| by_execution.entry(a.execution).or_default().push(a));
-    for (execution, _) in &books.executions {
+    for (execution, journal) in &books.executions {
         let Some((run, steps)) = books.runs.iter().find(|(r, _)| r.id.as_str() == execution.subject) else { continue };
         let own = by_execution.remove(execution.id.as_str()).unwrap_or_default();
         let cut = execution.status == Status::Terminated;
@@ -81,7 +81,7 @@ pub fn judge(world: &World, books: &Books, effects: &[Effect], ends: &Ends, bega
             nature.wrong(format!("run {} never started, and had {} effects", run.id, own.len()));
         }
         if run.phase == RunPhase::Succeeded {
-            succeeded(nature, run, execution, steps, effects);
+            succeeded(nature, run, execution, journal, steps, effects);
         }
         let at = |a: &Act<'_>| Duration::from_micros(u64::try_from(a.effect.at_micros - began_micros).unwrap_or(0));
         if let Some(end) = ends.get(execution.id.as_str()) {
@@ -151,7 +151,14 @@ fn no_interleaving(nature: &Nature, books: &Books, acts: &[Act<'_>]) {
 }
 
 /// What a run that succeeded must have left in the world.
-fn succeeded(nature: &Nature, run: &Run, execution: &Execution, steps: &[Step], effects: &[Effect]) {
+fn succeeded(
+    nature: &Nature,
+    run: &Run,
+    execution: &Execution,
+    journal: &[JournalRow],
+    steps: &[Step],
+    effects: &[Effect],
+) {
     for step in steps {
         let stage = format!("{}.{}.", execution.id, step.name);
         let own = |kind: &str| {
@@ -161,7 +168,10 @@ fn succeeded(nature: &Nature, run: &Run, execution: &Execution, steps: &[Step], 
         let done = match &step.kind {
             StepKind::Repave { .. } => own("repaved").len() == 1,
             StepKind::Reboot { .. } => !own("reset").is_empty(),
-            StepKind::Ssh { .. } => own("exec_finished").iter().filter(|e| e.detail["exit_code"] == 0).count() == 1,
+            StepKind::Ssh { .. } => {
+                let well = own("exec_finished").iter().filter(|e| e.detail["exit_code"] == 0).count();
+                (1..=1 + unseen(nature, journal, &step.name)).contains(&well)
+            }
             StepKind::Join { .. } => ever("joined"),
             StepKind::Net { parameters } => effects.iter().any(|e| {
                 e.kind == "net_applied"
@@ -178,6 +188,18 @@ fn succeeded(nature: &Nature, run: &Run, execution: &Execution, steps: &[Step], 
             nature.wrong(format!("run {} succeeded, and step {} left nothing in the world", run.id, step.name));
         }
     }
+}
+
+/// Attempts at a step whose whole time passed before anybody saw them end: a command of such a one may have run
+/// to its end all the same, and is run again.
+fn unseen(nature: &Nature, journal: &[JournalRow], step: &str) -> usize {
+    let timed_out = |row: &&JournalRow| {
+        let detail: serde_json::Value = serde_json::from_str(&row.detail).unwrap_or_default();
+        row.entry == "attempt_failed" && detail["stage"] == step && detail["failure"]["code"] == "STEP_TIMED_OUT"
+    };
+    let count = journal.iter().filter(timed_out).count();
+    nature.count_many("attempt: nobody saw it end", count as u64);
+    count
 }
 
 /// What was begun on a machine has ended: finished, aborted, killed, or cut off by the machine's own power.

@@ -35,7 +35,7 @@ use std::time::Duration;
 
 const SEEDS: u64 = 300;
 /// One seed in so many is run twice.
-const TWICE: u64 = 10;
+const TWICE: u64 = 20;
 /// A bound, not a verdict about speed: what takes longer goes in circles without the clock moving.
 const STUCK: Duration = Duration::from_secs(600);
 /// Lines of a failure's story, unless its seed was asked for.

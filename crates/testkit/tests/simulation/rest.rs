@@ -85,7 +85,7 @@ pub async fn come_to_rest(world: &World) {
         }
     }
     // everything is looked at once more, also what is slow to answer, and the watchers catch up
-    tokio::time::sleep(SWEEP * 4).await;
+    tokio::time::sleep(SWEEP * 3).await;
 }
 
 pub async fn check(world: &World, books: &Books, clients: &Clients, watchers: &[std::sync::Arc<Seen>]) {

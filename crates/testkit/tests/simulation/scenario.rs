@@ -104,7 +104,7 @@ async fn scenario(seed: u64) -> Report {
     nature.rage();
     nature.set_store_faults(nature.below(12));
     nature.set_device_faults(nature.below(60));
-    let until = nature.passed() + nature.millis(20_000, 80_000);
+    let until = nature.passed() + nature.millis(15_000, 55_000);
     let acting: Vec<_> = (0..nature.between(2, 5)).map(|_| tokio::spawn(clients.clone().act())).collect();
     let raging: Vec<_> = (0..2).map(|_| tokio::spawn(chaos::rage(world.clone(), until))).collect();
     for task in raging {

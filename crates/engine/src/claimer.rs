@@ -12,6 +12,7 @@ use store::execution::{self, Execution, Status};
 use store::{Caller, switch};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
@@ -25,6 +26,8 @@ pub(crate) async fn run(core: Arc<Core>, lease: Arc<Lease>, claiming: Cancellati
     let free = Arc::new(Semaphore::new(core.options.workers));
     let mut workers = JoinSet::new();
     let mut cancels = core.store.signals().cancels();
+    // by a time of its own: where work never ceases to come, no pause is ever slept through
+    let mut look_at = Instant::now() + core.options.poll;
     loop {
         let room = free.available_permits().min(CLAIM_MAX);
         let mut pause = core.options.poll;
@@ -47,16 +50,21 @@ pub(crate) async fn run(core: Arc<Core>, lease: Arc<Lease>, claiming: Cancellati
             }
         }
         tokio::select! {
+            biased;
             () = claiming.cancelled() => break,
             () = lease.lost.cancelled() => break,
-            () = core.store.signals().work_ready() => {}
-            Some(_) = workers.join_next(), if !workers.is_empty() => {}
             id = cancels.recv() => match id {
                 Ok(id) => core.cancel_here(&id),
                 // missed some: the rows tell
-                Err(_) => look_at_own(&core, &lease, &free, &mut workers).await,
+                Err(_) => look_at = Instant::now(),
             },
-            () = tokio::time::sleep(pause) => look_at_own(&core, &lease, &free, &mut workers).await,
+            Some(_) = workers.join_next(), if !workers.is_empty() => {}
+            () = core.store.signals().work_ready() => {}
+            () = tokio::time::sleep_until(look_at.min(Instant::now() + pause)) => {}
+        }
+        if Instant::now() >= look_at {
+            look_at_own(&core, &lease, &free, &mut workers).await;
+            look_at = Instant::now() + core.options.poll;
         }
     }
     while workers.join_next().await.is_some() {}

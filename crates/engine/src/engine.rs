@@ -251,6 +251,8 @@ async fn run(core: Arc<Core>, first: Lease) {
         // a newer schema ends the claiming just as a hand-over does
         let keep = lease.keep(&core.store, &core.draining);
         tokio::select! {
+            biased;
+            () = core.killed.cancelled() => return,
             () = keep => {}
             () = handed_over(&core, &mut claims) => {
                 core.hold(None);
@@ -259,7 +261,6 @@ async fn run(core: Arc<Core>, first: Lease) {
                 core.stopping.cancelled().await;
                 return;
             }
-            () = core.killed.cancelled() => return,
         }
         // the lease is lost, and the workers end with it
         drop(claims.await);

@@ -54,6 +54,7 @@ impl Lease {
         let mut rivals = Rivals::default();
         loop {
             tokio::select! {
+                biased;
                 () = self.lost.cancelled() => return,
                 () = tokio::time::sleep(self.lease / 4) => {}
             }

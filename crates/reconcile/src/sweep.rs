@@ -30,6 +30,7 @@ pub(crate) async fn run(core: Arc<Core>, lane: Lane) {
             }
         };
         tokio::select! {
+            biased;
             () = core.stop.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
         }

@@ -97,6 +97,7 @@ impl Call {
             }
         };
         tokio::select! {
+            biased;
             () = self.by.standing.revoked() => revoked(&self.by.token_id),
             error = expiry => error,
         }

@@ -87,7 +87,7 @@ impl Follow {
             if self.until.is_some_and(|until| self.cursor >= until) {
                 return Ok(None);
             }
-            head.borrow_and_update();
+            head.look();
             let (events, cursor) = self.service.inner.feed.after(self.cursor).await?;
             let moved = cursor > self.cursor;
             self.cursor = cursor;
@@ -96,8 +96,9 @@ impl Follow {
                 continue;
             }
             tokio::select! {
-                changed = head.changed() => changed.map_err(|_| crate::watch::closing())?,
+                biased;
                 error = self.service.over(&self.call) => return Err(error),
+                () = head.grew() => {}
             }
         }
     }

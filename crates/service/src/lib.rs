@@ -94,7 +94,7 @@ impl Service {
     /// Learns of tokens that were revoked through another server: what they have open here must end.
     async fn follow_revocations(self) {
         let mut head = self.inner.feed.head();
-        let mut cursor = *head.borrow_and_update();
+        let mut cursor = head.look();
         loop {
             match self.inner.feed.after(cursor).await {
                 Ok((events, next)) => {
@@ -108,14 +108,16 @@ impl Service {
                     // also if nothing more is written: a revoked token's streams must not go on
                     tracing::warn!(error = %e, "looking for revoked tokens");
                     tokio::select! {
-                        () = tokio::time::sleep(LOOK_AGAIN) => continue,
+                        biased;
                         () = self.inner.closing.cancelled() => return,
+                        () = tokio::time::sleep(LOOK_AGAIN) => continue,
                     }
                 }
             }
             tokio::select! {
-                changed = head.changed() => if changed.is_err() { return },
+                biased;
                 () = self.inner.closing.cancelled() => return,
+                () = head.grew() => {}
             }
         }
     }
@@ -123,6 +125,7 @@ impl Service {
     /// Resolves when a stream of this caller must end, and says why.
     async fn over(&self, call: &Call) -> Error {
         tokio::select! {
+            biased;
             () = self.inner.closing.cancelled() => watch::closing(),
             error = call.ended(|| self.now()) => error,
         }

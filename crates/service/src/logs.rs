@@ -85,7 +85,7 @@ impl Follow {
                 self.cursor = chunk.sequence;
                 return Ok(Some(chunk));
             }
-            output.borrow_and_update();
+            output.look();
             let (call, run, cursor) = (self.call.clone(), self.run.clone(), self.cursor);
             let (chunks, ended) = self.service.store().read(move |tx| read(tx, &call, &run, cursor)).await?;
             if chunks.is_empty() && (ended || !self.follow) {
@@ -97,8 +97,9 @@ impl Follow {
             }
             let pause = if self.service.store().is_shared() { POLL } else { IDLE };
             tokio::select! {
-                _ = tokio::time::timeout(pause, output.changed()) => {}
+                biased;
                 error = self.service.over(&self.call) => return Err(error),
+                _ = tokio::time::timeout(pause, output.grew()) => {}
             }
         }
     }

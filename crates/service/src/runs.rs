@@ -141,13 +141,13 @@ impl Service {
         let deadline = Instant::now() + within;
         let mut grew = self.store().signals().log_grew();
         loop {
-            grew.borrow_and_update();
+            grew.look();
             let view = self.get_run(call, id).await?;
             if view.run.phase.is_terminal() || Instant::now() >= deadline {
                 return Ok(view);
             }
             // another process may hold it: look also without a signal
-            drop(tokio::time::timeout(Duration::from_millis(100), grew.changed()).await);
+            drop(tokio::time::timeout(Duration::from_millis(100), grew.grew()).await);
         }
     }
 }

@@ -73,7 +73,7 @@ impl Service {
         engine::tell_open(&census.open, census.frozen);
         metrics::gauge!(metric::FROZEN.name).set(f64::from(u8::from(census.frozen)));
         metrics::gauge!(metric::LOG_HEAD.name).set(census.log_head as f64);
-        let seen = *self.inner.feed.head().borrow();
+        let seen = self.inner.feed.head().look();
         metrics::gauge!(metric::FEED_LAG.name).set(census.log_head.saturating_sub(seen) as f64);
     }
 

@@ -148,7 +148,7 @@ impl Watch {
             if self.ended {
                 return Ok(None);
             }
-            head.borrow_and_update();
+            head.look();
             let (events, cursor) = self.service.inner.feed.after(self.cursor).await?;
             let moved = cursor > self.cursor;
             self.cursor = cursor;
@@ -159,8 +159,9 @@ impl Watch {
                 continue;
             }
             tokio::select! {
-                changed = head.changed() => changed.map_err(|_| closing())?,
+                biased;
                 error = self.service.over(&self.call) => return Err(error),
+                () = head.grew() => {}
             }
         }
     }

@@ -4,6 +4,7 @@
 use crate::backup;
 use crate::error::{DbError, DbFailure, Failure, TxResult};
 use crate::log::{self, LogRow};
+use crate::rising::{Follower, Rising};
 use crate::run;
 use crate::store::Store;
 use crate::tx::Tx;
@@ -12,7 +13,6 @@ use domain::{Error, RunId, Timestamp};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunEvent {
@@ -45,7 +45,7 @@ const TROUBLE: Duration = Duration::from_secs(1);
 pub struct Feed {
     store: Store,
     ring: Mutex<Ring>,
-    head: watch::Sender<u64>,
+    head: Rising,
 }
 
 #[derive(Default)]
@@ -62,21 +62,21 @@ impl Feed {
     pub async fn new(store: Store) -> Result<Arc<Self>, Error> {
         let head = store.read(log::range).await?.head;
         let ring = Ring { after: head, up_to: head, events: VecDeque::new() };
-        Ok(Arc::new(Self { store, ring: Mutex::new(ring), head: watch::channel(head).0 }))
+        Ok(Arc::new(Self { store, ring: Mutex::new(ring), head: Rising::new(head) }))
     }
 
     /// Changes when there is more to read.
-    pub fn head(&self) -> watch::Receiver<u64> {
-        self.head.subscribe()
+    pub fn head(&self) -> Follower {
+        self.head.follow()
     }
 
     /// Follows the log until the store closes.
     pub async fn tail(self: Arc<Self>) {
         let mut folds = HashMap::new();
         let mut grew = self.store.signals().log_grew();
-        let mut last = *self.head.borrow();
+        let mut last = self.head.follow().look();
         loop {
-            grew.borrow_and_update();
+            grew.look();
             let known = std::mem::take(&mut folds);
             match self.store.snapshot(move |tx| read_events(tx, last, known)).await {
                 Ok(batch) => {
@@ -96,7 +96,7 @@ impl Feed {
             }
             let pause = if self.store.is_shared() { POLL } else { IDLE };
             // either way the answer is to look again
-            drop(tokio::time::timeout(pause, grew.changed()).await);
+            drop(tokio::time::timeout(pause, grew.grew()).await);
         }
     }
 
@@ -110,7 +110,7 @@ impl Feed {
             }
         }
         drop(ring);
-        self.head.send_replace(up_to);
+        self.head.raise_to(up_to);
     }
 
     /// The events after a sequence (some of them, in order), and where to go on.

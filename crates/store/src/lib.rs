@@ -38,12 +38,14 @@ mod point;
 mod postgres;
 mod prepare;
 mod queue;
+mod rising;
 pub mod run;
 mod schema;
 mod servers;
 pub mod session;
 mod sight;
 mod signal;
+mod simulated;
 mod sqlite;
 pub mod step_log;
 mod store;
@@ -63,9 +65,11 @@ pub use log::{LogRange, LogRow, after as log_after, of_subject as log_of_subject
 pub use point::Point;
 #[doc(hidden)]
 pub use prepare::prepare_all;
+pub use rising::Follower;
 pub use schema::SCHEMA_VERSION;
 pub use sight::tell_zeros;
 pub use signal::{Signal, Signals};
+pub use simulated::{Fate, Way};
 pub use store::{Caller, Options, Store};
 pub use transition::{Cause, Moved, Transition};
 pub use tx::Tx;

@@ -1,10 +1,11 @@
 //! What must follow a commit, staged in the transaction and delivered after it. A signal only says
 //! "look again": the truth is in the rows, and a periodic look finds what a lost signal would have told.
 
+use crate::rising::{Follower, Rising};
 use domain::{ExecutionId, MachineId, RunId};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
-use tokio::sync::{Notify, broadcast, watch};
+use tokio::sync::{Notify, broadcast};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Signal {
@@ -27,8 +28,8 @@ pub struct Signals {
     work: Notify,
     cancels: broadcast::Sender<ExecutionId>,
     /// Raised by every commit that wrote to the log.
-    log_grew: watch::Sender<u64>,
-    outputs: Mutex<HashMap<RunId, watch::Sender<u64>>>,
+    log_grew: Rising,
+    outputs: Mutex<HashMap<RunId, Rising>>,
     machines: broadcast::Sender<MachineId>,
 }
 
@@ -37,7 +38,7 @@ impl Signals {
         Self {
             work: Notify::new(),
             cancels: broadcast::channel(CANCEL_BACKLOG).0,
-            log_grew: watch::channel(0).0,
+            log_grew: Rising::default(),
             outputs: Mutex::new(HashMap::new()),
             machines: broadcast::channel(MACHINE_BACKLOG).0,
         }
@@ -45,7 +46,7 @@ impl Signals {
 
     pub(crate) fn deliver(&self, signals: Vec<Signal>, log_grew: bool) {
         if log_grew {
-            self.log_grew.send_modify(|n| *n += 1);
+            self.log_grew.raise();
         }
         for signal in signals {
             match signal {
@@ -55,8 +56,8 @@ impl Signals {
                 Signal::MachineChanged(id) => drop(self.machines.send(id)),
                 Signal::Output(run) => {
                     let outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let Some(sender) = outputs.get(&run) {
-                        sender.send_modify(|n| *n += 1);
+                    if let Some(output) = outputs.get(&run) {
+                        output.raise();
                     }
                 }
             }
@@ -82,15 +83,15 @@ impl Signals {
         self.machines.subscribe()
     }
 
-    pub fn log_grew(&self) -> watch::Receiver<u64> {
-        self.log_grew.subscribe()
+    pub fn log_grew(&self) -> Follower {
+        self.log_grew.follow()
     }
 
     /// Changes whenever the run prints or ends, in this process.
-    pub fn output_of(&self, run: &RunId) -> watch::Receiver<u64> {
+    pub fn output_of(&self, run: &RunId) -> Follower {
         let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
-        // followers that have gone leave a sender without receivers behind
-        outputs.retain(|_, sender| sender.receiver_count() > 0);
-        outputs.entry(run.clone()).or_insert_with(|| watch::channel(0).0).subscribe()
+        // what nobody follows any more is forgotten
+        outputs.retain(|_, output| output.followers() > 0);
+        outputs.entry(run.clone()).or_default().follow()
     }
 }

@@ -322,3 +322,21 @@ fn flush(connection: &rusqlite::Connection, closing: &Closing) -> rusqlite::Resu
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_is_parsed_once_whatever_is_bound() {
+        let db = Sqlite::in_memory().expect("opens");
+        db.raw().execute_batch("CREATE TABLE t(a INTEGER PRIMARY KEY, b TEXT)").expect("a table");
+        db.raw().execute_batch("CREATE INDEX some ON t(a) WHERE b = 'x'").expect("an index");
+        let sql = "SELECT a FROM t WHERE a > ?1 AND b = ?2 ORDER BY a LIMIT ?3";
+        for n in 0..5 {
+            let mut statement = db.raw().prepare_cached(sql).expect("prepares");
+            statement.query((n, "x", n)).expect("runs").next().expect("reads");
+            assert_eq!(statement.get_status(rusqlite::StatementStatus::RePrepare), 0);
+        }
+    }
+}

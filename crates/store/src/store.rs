@@ -10,9 +10,10 @@ use crate::queue::Queue;
 use crate::schema;
 use crate::servers::Newest;
 use crate::signal::Signals;
+use crate::simulated::{Inline, Way};
 use crate::sqlite::Sqlite;
 use crate::tx::Tx;
-use crate::writer::{Job, WriteJob, run_batch, run_writer};
+use crate::writer::{Job, WriteJob, run_writer};
 use domain::{Error, Reason};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::PathBuf;
@@ -90,7 +91,7 @@ impl Readers {
 
 enum Mode {
     Threads { writers: Vec<Arc<Queue<Box<dyn Job>>>>, readers: Readers, threads: Mutex<Vec<JoinHandle<()>>> },
-    Inline(Mutex<Box<dyn Connection>>),
+    Inline(Inline),
 }
 
 #[derive(Clone)]
@@ -141,7 +142,7 @@ impl Store {
         ambient.not_before(newest_moment(first.as_mut())?);
         let (batch, writers, shared, points) = match options {
             Options::Memory => {
-                let mode = Mode::Inline(Mutex::new(first));
+                let mode = Mode::Inline(Inline::new(first));
                 let inner =
                     Inner { ambient, signals, mode, points: None, closed: AtomicBool::new(false), shared: false };
                 return Ok(Self { inner: Arc::new(inner), engine: false });
@@ -193,6 +194,18 @@ impl Store {
         Self { inner: self.inner.clone(), engine: true }
     }
 
+    /// The store as another simulated process has it: the same database in memory, shared, with a clock, a
+    /// way to it and signals of its own.
+    pub fn simulated(&self, ambient: Arc<dyn Ambient>, way: Arc<dyn Way>) -> Result<Self, Error> {
+        let Mode::Inline(inline) = &self.inner.mode else {
+            return Err(Error::internal("only a store in memory can be shared by simulated processes"));
+        };
+        let mode = Mode::Inline(inline.by(way));
+        let signals = Arc::new(Signals::new());
+        let inner = Inner { ambient, signals, mode, points: None, closed: AtomicBool::new(false), shared: true };
+        Ok(Self { inner: Arc::new(inner), engine: false })
+    }
+
     pub fn ambient(&self) -> &Arc<dyn Ambient> {
         &self.inner.ambient
     }
@@ -222,9 +235,11 @@ impl Store {
         let (answer, answered) = oneshot::channel();
         let job: Box<dyn Job> = Box::new(WriteJob { key, f, result: None, answer });
         match &self.inner.mode {
-            Mode::Inline(connection) => {
-                let mut connection = lock(connection);
-                run_batch(connection.as_mut(), self.inner.ambient.as_ref(), &self.inner.signals, vec![job]);
+            Mode::Inline(inline) => {
+                inline.write(job, &self.inner.ambient, &self.inner.signals);
+                let result = answered.await.unwrap_or_else(|_| Err(stopped()));
+                inline.back().await;
+                return result;
             }
             Mode::Threads { writers, .. } => {
                 let n = usize::try_from(key % writers.len().max(1) as u64).unwrap_or(0);
@@ -259,12 +274,9 @@ impl Store {
         F: FnOnce(&mut Tx<'_>) -> TxResult<T> + Send + 'static,
     {
         match &self.inner.mode {
-            Mode::Inline(connection) => {
-                let mut connection = lock(connection);
-                connection.only_read(true);
-                let result = read_now(connection.as_mut(), self.inner.ambient.as_ref(), f, snapshot);
-                connection.only_read(false);
-                result
+            Mode::Inline(inline) => {
+                let ambient = self.inner.ambient.as_ref();
+                inline.read(|connection| read_now(connection, ambient, f, snapshot)).await
             }
             Mode::Threads { readers, .. } => {
                 let (answer, answered) = oneshot::channel();

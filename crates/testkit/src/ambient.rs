@@ -23,7 +23,10 @@ pub struct VirtualAmbient {
 
 #[derive(Default)]
 struct State {
-    skipped: Duration,
+    /// How far it is ahead of the clock it follows, in microseconds.
+    ahead: i64,
+    /// What was read last: it may stand still, but never goes back.
+    last: i64,
     ids: u64,
     last_millis: u64,
 }
@@ -42,12 +45,21 @@ impl VirtualAmbient {
     /// Pushes the clock forward, without waiting and without waking timers.
     pub fn skip(&self, span: Duration) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.skipped += span;
+        state.ahead += i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
     }
 
-    fn at(&self, state: &State) -> Timestamp {
+    /// Sets how far the clock is ahead (or behind), in microseconds. Set back, it stands still until the
+    /// time it has shown is reached again.
+    pub fn set_ahead(&self, micros: i64) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.ahead = micros;
+    }
+
+    fn at(&self, state: &mut State) -> Timestamp {
         let passed = instant(self.clock.as_ref()).duration_since(self.start);
-        Timestamp::from_micros(BASE).plus(passed).plus(state.skipped)
+        let now = Timestamp::from_micros(BASE).plus(passed).micros().saturating_add(state.ahead);
+        state.last = state.last.max(now);
+        Timestamp::from_micros(state.last)
     }
 }
 
@@ -58,15 +70,15 @@ fn instant(clock: Option<&Handle>) -> Instant {
 
 impl Ambient for VirtualAmbient {
     fn now(&self) -> Timestamp {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        self.at(&state)
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.at(&mut state)
     }
 
     /// A UUIDv7 larger than every one before: the time, then a counter, then bits of the seed, so that
     /// two sources with different seeds do not meet.
     fn uuid(&self) -> Uuid {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let millis = u64::try_from(self.at(&state).micros() / 1000).unwrap_or(0).max(state.last_millis);
+        let millis = u64::try_from(self.at(&mut state).micros() / 1000).unwrap_or(0).max(state.last_millis);
         state.last_millis = millis;
         state.ids += 1;
         let (high, middle) = ((state.ids >> 30) & 0xfff, state.ids & 0x3fff_ffff);

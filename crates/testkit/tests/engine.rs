@@ -4,7 +4,12 @@
 use domain::ExecutionId;
 use domain::run::RunPhase;
 use engine::EngineOptions;
+use provider::{
+    Ack, Command, Exec, ExecProgress, Operation, Provider, ProviderError, ProviderResult, Providers, Target,
+};
 use service::{RunView, Service};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use store::execution::{self, NewExecution};
 use store::{Caller, session};
@@ -366,4 +371,135 @@ async fn two_servers_share_the_work_and_one_takes_over() {
     }
     two.stop().await;
     fleet.store.close();
+}
+
+/// How a host keeps silent after its command was started.
+#[derive(Clone, Copy, PartialEq)]
+enum Silence {
+    /// So many polls are never answered.
+    Polls(usize),
+    /// No poll is answered until somebody kills the command.
+    UntilKilled,
+    /// The server dies in the start, and so many polls of the next one are refused.
+    AfterACrash(usize),
+}
+
+/// The simulated fleet's commands, with a host that does not always answer.
+struct SilentHost {
+    sim: std::sync::Arc<sim::SimFleet>,
+    silence: Silence,
+    started: AtomicBool,
+    killed: AtomicBool,
+    polls: AtomicUsize,
+    engine: OnceLock<engine::Engine>,
+}
+
+impl Provider for SilentHost {
+    fn exec(&self) -> Option<&dyn Exec> {
+        Some(self)
+    }
+}
+
+#[async_trait::async_trait]
+impl Exec for SilentHost {
+    async fn start(&self, target: &Target, command: &Command, op: &Operation) -> ProviderResult<Ack> {
+        let answer = self.sim.start(target, command, op).await;
+        if !self.started.swap(true, Ordering::SeqCst) && matches!(self.silence, Silence::AfterACrash(_)) {
+            self.engine.get().expect("set").kill();
+            std::future::pending::<()>().await;
+        }
+        answer
+    }
+
+    async fn poll(&self, target: &Target, op: &Operation, offset: u64) -> ProviderResult<ExecProgress> {
+        if self.started.load(Ordering::SeqCst) && !self.killed.load(Ordering::SeqCst) {
+            let polls = self.polls.fetch_add(1, Ordering::SeqCst);
+            match self.silence {
+                Silence::UntilKilled => std::future::pending().await,
+                Silence::Polls(most) if polls < most => std::future::pending().await,
+                Silence::AfterACrash(most) if polls < most => return Err(ProviderError::transient("no route")),
+                Silence::Polls(_) | Silence::AfterACrash(_) => {}
+            }
+        }
+        self.sim.poll(target, op, offset).await
+    }
+
+    async fn kill(&self, target: &Target, op: &Operation) -> ProviderResult<Ack> {
+        self.killed.store(true, Ordering::SeqCst);
+        self.sim.kill(target, op).await
+    }
+}
+
+/// Runs one command on a host that keeps silent; answers how often it was started.
+async fn starts_of_a_command(silence: Silence) -> usize {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let host = std::sync::Arc::new(SilentHost {
+        sim: fleet.sim.clone(),
+        silence,
+        started: AtomicBool::new(false),
+        killed: AtomicBool::new(false),
+        polls: AtomicUsize::new(0),
+        engine: OnceLock::new(),
+    });
+    let engine = || fleet.engine_with(quick("one"), Providers::default().with("sim", host.clone()), None);
+    let first = engine();
+    host.engine.set(first.clone()).ok().expect("set once");
+    let service = fleet.service(&first).await;
+    service.register_machine(&admin(), machine("m-1")).await.expect("registers");
+    let kind = domain::plan::StepKind::Ssh { command: "echo".into(), args: vec![], environment: Default::default() };
+    let step = domain::plan::Step { name: "run".into(), timeout_seconds: Some(20), max_retries: Some(2), kind };
+    let plan = domain::plan::Plan { id: "command".into(), display_name: String::new(), steps: vec![step] };
+    service.create_plan(&admin(), plan, "api").await.expect("creates");
+    first.start().await.expect("starts");
+    let mut request = start("m-1", "", "r");
+    request.plan_id = "command".into();
+    let run = service.start_run(&admin(), request).await.expect("starts").run.id.to_string();
+    if matches!(silence, Silence::AfterACrash(_)) {
+        eventually("the crash", || async { host.started.load(Ordering::SeqCst).then_some(()) }).await;
+        engine().start().await.expect("starts again");
+    }
+    let ended = until_ended(&service, &run).await.run;
+    assert_eq!(ended.phase, RunPhase::Succeeded, "{:?}", ended.error);
+    fleet.sim.effects().expect("reads").iter().filter(|e| e.kind == "exec_started").count()
+}
+
+/// A look without an answer says nothing about the command, which must not be run a second time for it.
+#[tokio::test(start_paused = true)]
+async fn silence_after_the_act_is_waited_out() {
+    assert_eq!(starts_of_a_command(Silence::Polls(3)).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_nobody_saw_end_is_looked_at_once_more_before_it_is_done_again() {
+    assert_eq!(starts_of_a_command(Silence::UntilKilled).await, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_after_a_takeover_is_waited_out() {
+    assert_eq!(starts_of_a_command(Silence::AfterACrash(2)).await, 1);
+}
+
+/// That a machine is off which was off before is no sign that an installation has failed: a second one would be
+/// begun beside the first, which the machine may only be slow to begin.
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_was_off_is_not_taken_for_one_that_lost_power() {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let engine = fleet.engine(quick("one"), None);
+    let service = fleet.service(&engine).await;
+    let late = labelled("m-1", &[("sim.fault.repave", "lie:1")]);
+    let target = Target {
+        machine_id: domain::MachineId::from_text("m-1"),
+        labels: late.labels.clone(),
+        spec: late.spec.clone(),
+    };
+    service.register_machine(&admin(), late).await.expect("registers");
+    let somebody =
+        Operation { execution: ExecutionId::from_text("x"), stage: "s".into(), attempt: 1, fence: "0.0".into() };
+    let off = provider::PowerControl::power_off(fleet.sim.as_ref(), &target, &somebody).await;
+    assert_eq!(off, Ok(Ack::Done));
+    engine.start().await.expect("starts");
+    let run = service.start_run(&admin(), start("m-1", "REPAVE", "r")).await.expect("starts").run.id.to_string();
+    assert_eq!(until_ended(&service, &run).await.run.phase, RunPhase::Succeeded);
+    let begun = fleet.sim.effects().expect("reads").iter().filter(|e| e.kind == "repave_started").count();
+    assert_eq!(begun, 1);
 }

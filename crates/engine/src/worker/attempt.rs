@@ -3,7 +3,7 @@
 use super::{Report, Step, Worker, call, stop_of};
 use crate::options::SHORT_WAIT;
 use crate::sight::{BRAKE, LOST_CALL, RACK_CAP};
-use crate::workflow::{Acted, Failure, Look, Seen};
+use crate::workflow::{Acted, Failure, Seen, StageCx};
 use domain::stage::{FailureClass, StageDecl};
 use std::time::Duration;
 use store::execution::{self, Entry};
@@ -27,7 +27,7 @@ impl Worker<'_> {
             let cx = self.cx(index, attempt);
             let looked = Instant::now();
             let Some(look) = self.interruptible(self.work.look(&cx)).await else { continue };
-            let look = look.unwrap_or_else(|failure| Look::from(Seen::Failed(failure)));
+            let look = look.unwrap_or_else(|failure| unanswered(failure, &cx).into());
             self.store_look(index, &look).await?;
             let (on, look_again) = match look.seen {
                 Seen::Done(message) => return Ok(Report::done(message)),
@@ -53,13 +53,28 @@ impl Worker<'_> {
                 self.settle().await?;
                 let mut failure = self.timed_out(index, &on);
                 // what is under way must not go on beside the next attempt, or after the run
-                if let Some(why) = self.abort(index, attempt).await? {
-                    failure.message = format!("{}; could not be stopped: {why}", failure.message);
+                match self.abort(index, attempt).await? {
+                    Some(why) => failure.message = format!("{}; could not be stopped: {why}", failure.message),
+                    // nobody saw it end; now that nothing goes on, it may turn out to have been done
+                    None => {
+                        if let Some(message) = self.done_after_all(index, attempt).await? {
+                            return Ok(Report::done(message));
+                        }
+                    }
                 }
                 return Ok(Report::failed(failure));
             }
             self.wait(on, look_again).await?;
         }
+    }
+
+    /// One more look at an attempt whose time is up.
+    async fn done_after_all(&mut self, index: usize, attempt: u32) -> Step<Option<String>> {
+        let cx = self.cx(index, attempt);
+        let Some(Ok(look)) = self.interruptible(self.work.look(&cx)).await else { return Ok(None) };
+        let Seen::Done(message) = &look.seen else { return Ok(None) };
+        self.store_look(index, &look).await?;
+        Ok(Some(message.clone()))
     }
 
     /// Waits out the last call of a lost holder. Nothing may be done, taken back or ended before.
@@ -72,6 +87,7 @@ impl Worker<'_> {
             return self.sleep_durably(LOST_CALL.to_owned(), Duration::ZERO).await;
         }
         tokio::select! {
+            biased;
             () = tokio::time::sleep_until(self.settles + Duration::from_millis(1)) => {}
             () = self.core.draining.cancelled() => return Box::pin(self.settle()).await,
         }
@@ -184,4 +200,13 @@ impl Worker<'_> {
             Ok(Err(failure)) | Err(failure) => Report::failed(failure),
         })
     }
+}
+
+/// A look without an answer says nothing. Once something may be under way that is waited out, to the end of
+/// the attempt's time; then it is stopped, and never runs beside the next attempt.
+fn unanswered(failure: Failure, cx: &StageCx) -> Seen {
+    if failure.code == call::TIMED_OUT && cx.may_have_acted() {
+        return Seen::Waiting { on: format!("an answer: {}", failure.message), look_again: cx.look_again() };
+    }
+    Seen::Failed(failure)
 }

@@ -13,6 +13,7 @@ impl Worker<'_> {
     /// A call that only looks: given up when somebody cancels. `None`: it was.
     pub(super) async fn interruptible<T>(&self, call: impl Future<Output = T>) -> Option<Result<T, Failure>> {
         tokio::select! {
+            biased;
             result = self.bounded(call) => Some(result),
             () = self.cancel.cancelled() => None,
         }

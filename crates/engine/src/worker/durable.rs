@@ -17,6 +17,7 @@ impl Worker<'_> {
             return self.sleep_durably(on, pause).await;
         }
         tokio::select! {
+            biased;
             () = tokio::time::sleep(pause) => {}
             () = self.cancel.cancelled() => {}
             () = self.core.draining.cancelled() => {}

@@ -41,6 +41,8 @@ struct Facts {
     entered: bool,
     /// This attempt has acted.
     acted: bool,
+    /// A lost holder may have acted in this attempt.
+    in_doubt: bool,
     /// The act was counted against the rack's cap.
     counted: bool,
     /// Undos that were given up.
@@ -166,8 +168,10 @@ impl<'a> Worker<'a> {
             )),
         };
         match loaded {
-            Ok((work, facts)) => {
-                let settles = Instant::now() + execution.settle;
+            Ok((work, mut facts)) => {
+                facts.in_doubt |= !execution.settle.is_zero();
+                // and a little longer: the clocks of two servers do not run at quite the same rate
+                let settles = Instant::now() + execution.settle + execution.settle / 8;
                 let execution = not_charged_for_delay(execution, core.store.ambient().now());
                 Ok(Self { core, lease, execution, facts, work, cancel, settles })
             }
@@ -242,6 +246,7 @@ impl<'a> Worker<'a> {
             fence: self.execution.fence,
             facts: self.facts.stage.clone(),
             acted: self.facts.acted,
+            in_doubt: self.facts.in_doubt,
             elapsed: self.elapsed(index),
         }
     }

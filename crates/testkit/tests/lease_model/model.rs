@@ -1,90 +1,17 @@
-//! The steps that can be taken, each atomic, and the defects that can be planted.
+//! The steps that can be taken, each atomic.
 
-use crate::properties::{EVERYTHING, reachability, safety};
+use crate::properties::{reachability, safety};
+use crate::size::{Defect, Lease};
 use crate::state::*;
 use stateright::{Model, Property};
-
-/// Deliberate departures from the protocol, each of which the checker has to notice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Defect {
-    /// A write checks neither fence, holder nor session.
-    NoFenceCheck,
-    /// A write checks fence and holder but not that the session is live.
-    NoSessionCheck,
-    /// A write does not check that the execution is still open.
-    NoTerminalCheck,
-    /// A claimant from the dead does not settle.
-    NoSettling,
-    /// A claimant does not settle if the session was marked dead by a restart.
-    NoSettlingAfterRestart,
-    /// A claimant does not settle if the session was marked dead by observation.
-    NoSettlingAfterObservation,
-    /// A claimant probes when it claims, and only then settles.
-    ProbeBeforeSettling,
-    /// A claimant ends a canceled execution without settling.
-    CancelBeforeSettling,
-    /// A process hands over an execution while it settles.
-    ReleaseBeforeSettling,
-    /// A claimant acts on a stage in hand without probing.
-    NoProbe,
-    /// A renewal does not check that the session is live.
-    RenewalIgnoresState,
-    /// Marking dead does not compare the counter.
-    MarkIgnoresCounter,
-    /// Marking dead does not wait for the lease to run out.
-    MarkAtOnce,
-    /// The holder begins calls for the whole lease, not only until `lease - call_timeout`.
-    CallUntilLeaseEnds,
-    /// The holder counts its lease from the answer to its renewal.
-    LeaseFromAnswer,
-    /// The taker stamps its reading before it reads the store.
-    StampBeforeRead,
-}
-
-/// The model: its size, and how it departs from the protocol.
-#[derive(Clone, Copy, Debug)]
-pub struct Lease {
-    pub processes: usize,
-    /// How many sessions are opened at most; what exceeds `processes` are restarts.
-    pub sessions: usize,
-    pub executions: usize,
-    pub attempts: u8,
-    pub repeatable: bool,
-    pub lease: u8,
-    pub call_timeout: u8,
-    /// Begin, commit and answer of a renewal are steps of their own.
-    pub split_renewal: bool,
-    /// Whether the operator may cancel.
-    pub cancels: bool,
-    /// Takers read only the sessions that hold an execution. Saves states.
-    pub watch_holders_only: bool,
-    /// Longest pause, in ticks, between checking the lease and sending the call. `None`: the two are one step.
-    pub late_send: Option<u8>,
-    pub defects: &'static [Defect],
-    /// Names of the reachability properties which hold for this size.
-    pub reaches: &'static [&'static str],
-}
-
-/// Two processes, one restart, one execution: the size which shows everything.
-pub const BASE: Lease = Lease {
-    processes: 2,
-    sessions: 3,
-    executions: 1,
-    attempts: 1,
-    repeatable: false,
-    lease: LEASE,
-    call_timeout: CALL_TIMEOUT,
-    split_renewal: false,
-    cancels: true,
-    watch_holders_only: false,
-    late_send: None,
-    defects: &[],
-    reaches: EVERYTHING,
-};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     Tick,
+    /// A tick that the clock of one process misses.
+    TickMissedBy(ProcessId),
+    /// A tick of one process's clock alone.
+    TickOnlyOf(ProcessId),
     Start(ProcessId),
     Crash(ProcessId),
     Renew(ProcessId),
@@ -105,8 +32,14 @@ pub enum Action {
     WriteCanceled(ProcessId, ExecutionId),
     Release(ProcessId),
     OperatorCancel(ExecutionId),
-    CallLands { call: usize, answered: bool },
-    CallRefused { call: usize },
+    OperatorTerminate(ExecutionId),
+    CallLands {
+        call: usize,
+        answered: bool,
+    },
+    CallRefused {
+        call: usize,
+    },
 }
 
 impl Lease {
@@ -127,9 +60,14 @@ impl Lease {
         age >= self.lease || self.has(Defect::MarkAtOnce)
     }
 
+    /// How long a claimant from the dead leaves a stage alone.
+    pub fn settle(&self) -> u8 {
+        self.call_timeout + self.settle_margin
+    }
+
     pub fn settling_is_over(&self, process: &Process, from: SessionId, age: u8) -> bool {
-        let since_observed = process.observed[from].is_some_and(|seen| seen >= self.lease + self.call_timeout);
-        age > self.call_timeout || since_observed
+        let since_observed = process.observed[from].is_some_and(|seen| seen >= self.settle() + self.lease);
+        age > self.settle() || since_observed
     }
 
     pub fn must_settle(&self, from: &Session) -> bool {
@@ -142,25 +80,36 @@ impl Lease {
 
     // --- the model: time
 
-    pub fn tick(&self, s: &mut State) {
+    /// What one process's clock shows.
+    fn tick_of(&self, process: &mut Process) {
         let older = |age: &mut u8, most: u8| *age = (*age + 1).min(most);
-        for process in s.processes.iter_mut().flatten() {
-            older(&mut process.lease_age, self.call_deadline());
-            match &mut process.renewal {
-                Renewal::None => {}
-                Renewal::Begun { age } | Renewal::Committed { age, .. } => older(age, self.call_deadline()),
+        older(&mut process.lease_age, self.call_deadline());
+        match &mut process.renewal {
+            Renewal::None => {}
+            Renewal::Begun { age } | Renewal::Committed { age, .. } => older(age, self.call_deadline()),
+        }
+        for age in process.observed.iter_mut().flatten().chain(&mut process.stamp) {
+            older(age, self.lease + self.settle());
+        }
+        for worker in &mut process.workers {
+            match &mut worker.step {
+                Step::Settle { age, .. } => older(age, self.settle() + 1),
+                Step::Send { .. } if self.late_send == ANY_PAUSE => {}
+                Step::Send { age } if Some(*age) < self.late_send => *age += 1,
+                Step::Send { .. } => worker.step = Step::Act,
+                _ => {}
             }
-            for age in process.observed.iter_mut().flatten().chain(&mut process.stamp) {
-                older(age, self.lease + self.call_timeout);
-            }
-            for worker in &mut process.workers {
-                match &mut worker.step {
-                    Step::Settle { age, .. } => older(age, self.call_timeout + 1),
-                    Step::Send { .. } if self.late_send == ANY_PAUSE => {}
-                    Step::Send { age } if Some(*age) < self.late_send => *age += 1,
-                    Step::Send { .. } => worker.step = Step::Act,
-                    _ => {}
-                }
+        }
+    }
+
+    pub fn tick(&self, s: &mut State, missed_by: Option<ProcessId>) {
+        for (p, process) in s.processes.iter_mut().enumerate() {
+            let Some(process) = process else { continue };
+            process.steady = process.steady.saturating_sub(1);
+            if missed_by == Some(p) {
+                process.steady = self.drift.unwrap_or(0);
+            } else {
+                self.tick_of(process);
             }
         }
         for call in std::mem::take(&mut s.calls) {
@@ -187,6 +136,7 @@ impl Lease {
             session: s.sessions.len() - 1,
             lease_age: 0,
             renewal: Renewal::None,
+            steady: 0,
             observed: vec![None; self.sessions],
             stamp: None,
             workers: vec![IDLE; self.executions],
@@ -334,6 +284,13 @@ impl Lease {
         }
     }
 
+    pub fn operator_terminate(&self, s: &mut State, e: ExecutionId) {
+        let row = &mut s.executions[e];
+        row.status = Status::Terminated;
+        row.fence += 1;
+        row.holder = None;
+    }
+
     // --- the model: devices
 
     /// What a claimant does with a stage in hand once no foreign call can land any more.
@@ -357,7 +314,7 @@ impl Lease {
         let worker = s.worker(p, e);
         worker.step = Step::Calling;
         let attempt = worker.attempt;
-        s.violations.call_begun_after_end |= s.executions[e].status != Status::Open;
+        s.violations.call_begun_after_end |= s.executions[e].status.ended_by_its_holder();
         s.calls.push(Call { execution: e, session, attempt, age: 0 });
         s.calls.sort_by_key(call_order);
     }
@@ -366,7 +323,11 @@ impl Lease {
         let call = s.calls.remove(call);
         let effects = &mut s.effects[call.execution][usize::from(call.attempt)];
         *effects = (*effects + 1).min(MANY);
-        s.violations.effect_after_end |= s.executions[call.execution].status != Status::Open;
+        let status = s.executions[call.execution].status;
+        s.violations.effect_after_end |= status.ended_by_its_holder();
+        if status == Status::Terminated {
+            s.event = Some(Event::EffectAfterTermination);
+        }
         if let Some(worker) = s.caller(&call) {
             worker.step = if answered { Step::Finish } else { Step::Probe { inherited: false } };
         }
@@ -482,6 +443,12 @@ impl Model for Lease {
         }
         actions.push(Action::Tick);
         for (p, process) in s.processes.iter().enumerate() {
+            if self.drift.is_some() && process.as_ref().is_some_and(|process| process.steady == 0) {
+                actions.push(Action::TickMissedBy(p));
+                actions.push(Action::TickOnlyOf(p));
+            }
+        }
+        for (p, process) in s.processes.iter().enumerate() {
             match process {
                 Some(process) => self.process_actions(s, p, process, actions),
                 None if s.sessions.len() < self.sessions && p <= s.started => actions.push(Action::Start(p)),
@@ -491,6 +458,9 @@ impl Model for Lease {
         for (e, row) in s.executions.iter().enumerate() {
             if self.cancels && row.status == Status::Open && !row.cancel_requested && is_next_unused(s, e) {
                 actions.push(Action::OperatorCancel(e));
+            }
+            if self.terminates && row.status == Status::Open && row.fence > 0 {
+                actions.push(Action::OperatorTerminate(e));
             }
         }
         for (call, sent) in s.calls.iter().enumerate() {
@@ -506,7 +476,13 @@ impl Model for Lease {
         let mut state = State { event: None, ..last.clone() };
         let s = &mut state;
         match action {
-            Action::Tick => self.tick(s),
+            Action::Tick => self.tick(s, None),
+            Action::TickMissedBy(p) => self.tick(s, Some(p)),
+            Action::TickOnlyOf(p) => {
+                let process = s.running(p);
+                process.steady = self.drift.unwrap_or(0);
+                self.tick_of(process);
+            }
             Action::Start(p) => self.start(s, p),
             Action::Crash(p) => s.processes[p] = None,
             Action::Renew(p) => {
@@ -557,6 +533,7 @@ impl Model for Lease {
             }
             Action::Release(p) => self.release(s, p),
             Action::OperatorCancel(e) => self.operator_cancel(s, e),
+            Action::OperatorTerminate(e) => self.operator_terminate(s, e),
             Action::CallLands { call, answered } => self.call_lands(s, call, answered),
             Action::CallRefused { call } => self.call_refused(s, call),
         }

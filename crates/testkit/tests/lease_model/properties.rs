@@ -1,6 +1,6 @@
 //! What must always hold, and what must be reachable for that to mean anything.
 
-use crate::model::Lease;
+use crate::size::Lease;
 use crate::state::*;
 use stateright::Property;
 
@@ -9,8 +9,8 @@ pub type Rule = Property<Lease>;
 pub const ONE_WRITER_PER_FENCE: &str = "one writer per fence, and accepted fences never decrease";
 pub const ONE_EFFECT: &str = "a stage that is not repeatable takes effect at most once, over all its attempts";
 pub const ENDS_ONCE: &str = "an execution ends once and never changes after that";
-pub const NO_CALL_AFTER_END: &str = "no call of an ended execution begins";
-pub const NO_EFFECT_AFTER_END: &str = "no call of a stage that is not repeatable lands after the end";
+pub const NO_CALL_AFTER_END: &str = "no call of an execution that its holder has ended begins";
+pub const NO_EFFECT_AFTER_END: &str = "no call of a stage that is not repeatable lands after its holder has ended it";
 pub const NO_WRITE_OF_ENDED_SESSION: &str = "no write of a dead or released session is accepted";
 
 pub fn safety() -> Vec<Rule> {
@@ -38,6 +38,7 @@ pub const STALE_WRITE_REFUSED: &str = "a stale write is refused";
 pub const ADOPTED_BY_PROBE: &str = "an effect is adopted by probing";
 pub const HAND_OVER: &str = "hand-over of a held execution";
 pub const CLAIM_AFTER_HAND_OVER: &str = "claim after a hand-over";
+pub const EFFECT_AFTER_TERMINATION: &str = "a call takes effect after its execution was terminated";
 pub const REPEATED: &str = "a repeatable stage takes effect twice";
 
 pub const EVERYTHING: &[&str] = &[
@@ -69,6 +70,7 @@ pub fn reachability() -> Vec<Rule> {
         Rule::sometimes(ADOPTED_BY_PROBE, |_, s| s.event == Some(Event::AdoptedByProbe)),
         Rule::sometimes(HAND_OVER, |_, s| s.event == Some(Event::HandOver)),
         Rule::sometimes(CLAIM_AFTER_HAND_OVER, |_, s| s.event == Some(Event::ClaimAfterHandOver)),
+        Rule::sometimes(EFFECT_AFTER_TERMINATION, |_, s| s.event == Some(Event::EffectAfterTermination)),
         Rule::sometimes(REPEATED, |_, s| s.effects.iter().flatten().any(|&effects| effects >= MANY)),
     ]
 }

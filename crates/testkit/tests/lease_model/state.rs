@@ -35,6 +35,14 @@ pub enum Status {
     Open,
     Done,
     Canceled,
+    /// Ended by an operator, whoever held it. The holder learns of it at its next write.
+    Terminated,
+}
+
+impl Status {
+    pub fn ended_by_its_holder(self) -> bool {
+        matches!(self, Status::Done | Status::Canceled)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -109,6 +117,8 @@ pub struct Process {
     /// Age of the lease as its holder judges it, since the last successful renewal began.
     pub lease_age: u8,
     pub renewal: Renewal,
+    /// Ticks for which its clock runs right, whatever happens. Only with `drift`.
+    pub steady: u8,
     /// For each session: how long its counter is known not to have moved.
     pub observed: Vec<Option<u8>>,
     /// Age of a clock reading taken before the store was read. Only with [`Defect::StampBeforeRead`].
@@ -131,6 +141,7 @@ pub enum Event {
     AdoptedByProbe,
     HandOver,
     ClaimAfterHandOver,
+    EffectAfterTermination,
 }
 
 /// What must never happen, noted when it does.

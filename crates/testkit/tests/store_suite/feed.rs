@@ -32,13 +32,13 @@ impl Following {
         let mut grew = self.feed.head();
         let reading = async {
             while last < head {
-                grew.borrow_and_update();
+                grew.look();
                 let (more, up_to) = self.feed.after(last).await.expect("reads");
                 events.extend(more.into_iter().filter_map(|e| e.run));
                 if up_to > last {
                     last = up_to;
                 } else {
-                    grew.changed().await.expect("the feed lives");
+                    grew.grew().await;
                 }
             }
         };

@@ -5,10 +5,17 @@ use async_trait::async_trait;
 use domain::stage::FailureClass;
 use engine::{Acted, Failure, Look, Seen};
 use provider::PowerState;
+use serde::{Deserialize, Serialize};
 
 pub(super) struct Repave {
     pub image: String,
     pub user_data_ref: String,
+}
+
+/// The machine was off before this attempt acted: that it still is proves nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct WasOff {
+    attempt: u32,
 }
 
 #[async_trait]
@@ -26,11 +33,18 @@ impl Stage for Repave {
                 format!("another installation is under way: {} by {}", installing.image, installing.operation);
             return Seen::Failed(Failure::new("OTHER_INSTALLATION", FailureClass::Conflict, message)).into();
         }
+        let off = seen.power == PowerState::Off;
+        let before: Option<WasOff> = serde_json::from_value(at.cx.facts.clone()).ok();
+        let was_off = before.is_some_and(|before| before.attempt == at.cx.attempt);
         match &seen.installed {
             Some(installed) if at.is_ours(&installed.operation) && installed.image == self.image => {
                 Seen::Done(format!("{} installed", self.image)).into()
             }
-            Some(_) | None if at.cx.acted && seen.power == PowerState::Off => {
+            Some(_) | None if off && !was_off && !at.cx.acted => {
+                let facts = Some(serde_json::json!(WasOff { attempt: at.cx.attempt }));
+                Look { seen: Seen::Clear, output: Vec::new(), facts }
+            }
+            Some(_) | None if off && !was_off => {
                 let message = "the machine lost power during the installation";
                 Seen::Failed(Failure::new("POWER_LOST", FailureClass::Transient, message)).into()
             }

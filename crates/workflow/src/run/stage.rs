@@ -70,10 +70,10 @@ impl<'a> At<'a> {
     /// A look that failed: after an act it is what we wait out, before it is a failed attempt.
     pub fn unseen(&self, e: ProviderError) -> Seen {
         match e {
-            ProviderError::Refused { class, message } if !self.cx.acted || class.retry_budget() == 0 => {
+            ProviderError::Refused { class, message } if !self.cx.may_have_acted() || class.retry_budget() == 0 => {
                 Seen::Failed(Failure::new("PROVIDER_REFUSED", class, message))
             }
-            ProviderError::Unknown { message } if !self.cx.acted => {
+            ProviderError::Unknown { message } if !self.cx.may_have_acted() => {
                 Seen::Failed(Failure::new("PROVIDER_SILENT", FailureClass::Transient, message))
             }
             ProviderError::Refused { message, .. } | ProviderError::Unknown { message } => {

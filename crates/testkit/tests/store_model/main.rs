@@ -1,8 +1,15 @@
-//! The databases agree: the same random operations, with the same clock and the same ids, give the same
-//! answers and leave the same contents in memory, in a SQLite file and in PostgreSQL.
+//! The store against a reference model, by random sequences of operations that are shrunk when one fails.
 //!
-//! `PROPTEST_CASES=1000` tries more.
+//! The same operations, with the same clock and the same ids, give the same answers and leave the same contents
+//! in memory, in a SQLite file and in PostgreSQL; and after every one of them the store in memory looks as the
+//! reference says (`reference`), which shares no code with it.
+//!
+//! By default 24 sequences of up to 60 operations on all three, and 200 of up to 120 in memory;
+//! `PROPTEST_CASES=1000` tries so many of each.
 #![allow(clippy::expect_used, clippy::panic)] // helpers of tests fail as tests do
+
+mod records;
+mod reference;
 
 use domain::condition::{Condition, ConditionType};
 use domain::filter::Filter;
@@ -15,6 +22,8 @@ use domain::token::{Role, Token};
 use domain::{Error, ExecutionId, MachineId, Reason, RunId, SessionId, TokenId};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
+use records::{Keep, keep};
+use reference::{Reference, picture_of};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -52,6 +61,7 @@ enum Op {
     Plan { id: u8 },
     Token { id: u8 },
     Refused { machine: u8 },
+    Keep(Keep),
     Advance { seconds: u16 },
 }
 
@@ -82,6 +92,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => n().prop_map(|id| Op::Plan { id }),
         1 => n().prop_map(|id| Op::Token { id }),
         1 => n().prop_map(|machine| Op::Refused { machine }),
+        8 => keep().prop_map(Op::Keep),
         3 => any::<u16>().prop_map(|seconds| Op::Advance { seconds }),
     ]
 }
@@ -296,6 +307,7 @@ impl World {
                 };
                 say(self.put(refuse).await)
             }
+            Op::Keep(keep) => self.apply_to_records(keep).await,
             Op::Advance { .. } => String::new(),
         }
     }
@@ -437,6 +449,7 @@ impl World {
             add(each(execution::list(tx, &Filter::Everything, "", 1000)?));
             add(each(session::live(tx)?));
             add(each(store::plan::list(tx)?));
+            add(records::contents(tx)?);
             for run in &runs {
                 run::check_fold(tx, run)?.map_err(Error::internal)?;
                 add(each(step_log::after(tx, run, 0, 1000)?));
@@ -500,15 +513,34 @@ fn worlds(clock: &tokio::runtime::Handle) -> [World; 3] {
     ]
 }
 
-async fn play(worlds: &mut [World; 3], ops: &[Op]) -> Result<(), TestCaseError> {
+/// Passes time, carries the operation out in memory, and compares with what the reference says of it.
+async fn play_one(memory: &mut World, reference: &mut Reference, op: &Op) -> Result<String, TestCaseError> {
+    if let Op::Advance { seconds } = op {
+        tokio::time::advance(Duration::from_secs((seconds % 2000).into())).await;
+    }
+    let (now, runs) = (memory.clock.now(), memory.runs.len());
+    let answer = memory.apply(op).await;
+    reference.apply(op, memory.runs.len() > runs, now);
+    let found = picture_of(memory).await.map_err(|e| TestCaseError::fail(e.to_string()))?;
+    prop_assert_eq!(found, reference.picture(), "memory against the reference, after {:?}", op);
+    Ok(answer)
+}
+
+async fn play_in_memory(memory: &mut World, ops: &[Op]) -> Result<(), TestCaseError> {
+    let mut reference = Reference::default();
     for op in prologue().iter().chain(ops) {
-        if let Op::Advance { seconds } = op {
-            tokio::time::advance(Duration::from_secs((seconds % 2000).into())).await;
-        }
+        play_one(memory, &mut reference, op).await?;
+    }
+    Ok(())
+}
+
+async fn play(worlds: &mut [World; 3], ops: &[Op]) -> Result<(), TestCaseError> {
+    let mut reference = Reference::default();
+    for op in prologue().iter().chain(ops) {
         let [memory, file, postgres] = worlds;
-        let answers = [memory.apply(op).await, file.apply(op).await, postgres.apply(op).await];
-        prop_assert_eq!(&answers[1], &answers[0], "a file against memory: {:?}", op);
-        prop_assert_eq!(&answers[2], &answers[0], "PostgreSQL against memory: {:?}", op);
+        let expected = play_one(memory, &mut reference, op).await?;
+        prop_assert_eq!(&file.apply(op).await, &expected, "a file against memory: {:?}", op);
+        prop_assert_eq!(&postgres.apply(op).await, &expected, "PostgreSQL against memory: {:?}", op);
     }
     let [memory, file, postgres] = worlds;
     let expected = memory.contents().await;
@@ -522,20 +554,37 @@ async fn play(worlds: &mut [World; 3], ops: &[Op]) -> Result<(), TestCaseError> 
     Ok(())
 }
 
-#[test]
-fn the_databases_agree() {
+fn runner(cases: u32) -> TestRunner {
     let mut config = Config { failure_persistence: None, ..Config::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
-        config.cases = 24;
+        config.cases = cases;
     }
-    let mut runner = TestRunner::new(config);
-    let played = runner.run(&prop::collection::vec(op(), 30..=60), |ops| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
-        let runtime = runtime.expect("a runtime");
+    TestRunner::new(config)
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime")
+}
+
+#[test]
+fn the_databases_agree() {
+    let played = runner(24).run(&prop::collection::vec(op(), 30..=60), |ops| {
+        let runtime = runtime();
         let mut worlds = worlds(runtime.handle());
         let verdict = runtime.block_on(play(&mut worlds, &ops));
         worlds.iter().for_each(|world| world.store.close());
         verdict
+    });
+    played.unwrap_or_else(|e| panic!("{e}"));
+}
+
+#[test]
+fn the_store_does_what_the_reference_says() {
+    let played = runner(200).run(&prop::collection::vec(op(), 60..=120), |ops| {
+        let runtime = runtime();
+        let ambient = VirtualAmbient::on(Some(runtime.handle().clone()), 5);
+        let mut memory = World::open(&Options::Memory, ambient, None);
+        runtime.block_on(play_in_memory(&mut memory, &ops))
     });
     played.unwrap_or_else(|e| panic!("{e}"));
 }

@@ -410,7 +410,7 @@ pub fn record(tx: &mut Tx<'_>, session: &SessionId, execution: &mut Execution, e
         ],
     )?;
     if changed != 1 {
-        return Err(Failure::Fenced(format!("execution {} with fence {}", execution.id, execution.fence)));
+        return Err(refused(&execution.id, execution.fence));
     }
     for (number, entry) in (execution.entries + 1..).zip(entries) {
         let fence = execution.fence.to_string();
@@ -422,6 +422,17 @@ pub fn record(tx: &mut Tx<'_>, session: &SessionId, execution: &mut Execution, e
     execution.entries = last;
     execution.updated_at = now;
     Ok(())
+}
+
+/// The refusal that [`record`] would give, if it would because somebody else has taken over.
+pub fn fenced(tx: &mut Tx<'_>, session: &SessionId, (id, fence): &(ExecutionId, Fence)) -> Option<Failure> {
+    let row = get(tx, id).ok()??;
+    let ours = row.fence == *fence && row.holder.as_ref() == Some(session) && row.status == Status::Running;
+    (!ours).then(|| refused(id, *fence))
+}
+
+fn refused(id: &ExecutionId, fence: Fence) -> Failure {
+    Failure::Fenced(format!("execution {id} with fence {fence}"))
 }
 
 /// Asks an execution to stop. The first request counts; `false`: it was asked before, or has ended.

@@ -109,6 +109,7 @@ impl Worker<'_> {
         let work = self.work.clone();
         let key = e.machine_id.to_string();
         let named: Vec<&'static str> = entries.iter().map(|e| e.entry).collect();
+        let stale = (e.id.clone(), e.fence);
         let written = self
             .core
             .store
@@ -116,7 +117,9 @@ impl Worker<'_> {
                 if heed_brake && switch::frozen(tx)?.is_some() {
                     return Err(Error::new(Reason::Frozen, "all automation is frozen").into());
                 }
-                work.record(tx, &events)?;
+                // rows are locked in the order machine, run, execution, so the fence comes last; but a stale writer
+                // whose rows do not fit hears of its fence, not of a defect
+                work.record(tx, &events).map_err(|e| execution::fenced(tx, &session, &stale).unwrap_or(e))?;
                 let mut e = e.clone();
                 execution::record(tx, &session, &mut e, &entries)?;
                 Ok(e)

@@ -135,18 +135,28 @@ impl Worker<'_> {
             return Ok(());
         }
         let (id, name, row) = (self.execution.id.clone(), stage.name.clone(), rack.clone());
-        let full = self
-            .core
-            .store
-            .write(&Caller::engine(), &rack, move |tx| execution::count_destructive(tx, &row, cap, &id, &name))
-            .await
-            .map_err(stop_of)?;
-        match full {
-            None => {
-                self.facts.counted = true;
+        let mut facts = self.facts.clone();
+        facts.counted = true;
+        let mut counted = self.execution.clone();
+        counted.facts = serde_json::to_string(&facts).unwrap_or_default();
+        let session = self.lease.id.clone();
+        // counted and known to be counted in one commit: whoever takes over does not count it again
+        let caller = Caller::engine();
+        let written = self.core.store.write(&caller, &rack, move |tx| {
+            if let Some(until) = execution::count_destructive(tx, &row, cap, &id, &name)? {
+                return Ok(Err(until));
+            }
+            let mut counted = counted.clone();
+            execution::record(tx, &session, &mut counted, &[])?;
+            Ok(Ok(counted))
+        });
+        match written.await.map_err(stop_of)? {
+            Ok(counted) => {
+                self.execution = counted;
+                self.facts = facts;
                 Ok(())
             }
-            Some(until) => {
+            Err(until) => {
                 self.execution.deadline = until.plus(stage.timeout);
                 let on = format!("{RACK_CAP} {cap} destructive stages an hour in rack {rack}");
                 let pause = until.since(self.now()).max(SHORT_WAIT);

@@ -1,9 +1,9 @@
 //! One attempt at a stage: look, act when it is clear, safe and allowed, and look again.
 
-use super::{Report, Step, Worker, call, stop_of};
+use super::{Report, Step, Stop, Worker, call, stop_of};
 use crate::options::SHORT_WAIT;
 use crate::sight::{BRAKE, LOST_CALL, RACK_CAP};
-use crate::workflow::{Acted, Failure, Look, Seen};
+use crate::workflow::{Acted, Failure, Look, Seen, StageCx};
 use domain::stage::{FailureClass, StageDecl};
 use std::time::Duration;
 use store::execution::{self, Entry};
@@ -103,7 +103,20 @@ impl Worker<'_> {
         if self.now() >= self.execution.deadline {
             return Ok(Some(Report::failed(self.timed_out(index, "the chance to act"))));
         }
-        if self.core.store.read(switch::frozen).await.map_err(stop_of)?.is_some() {
+        let id = self.execution.id.clone();
+        let rows = self.core.store.read(move |tx| Ok((switch::frozen(tx)?, execution::get(tx, &id)?)));
+        let (frozen, row) = rows.await.map_err(stop_of)?;
+        match row {
+            Some(row) if row.fence == self.execution.fence && row.holder.as_ref() == Some(&self.lease.id) => {
+                // a cancel that is durable holds from here on, even if its signal is still on its way
+                if row.cancel.is_some() {
+                    self.cancel.cancel();
+                    return Ok(None);
+                }
+            }
+            Some(_) | None => return Err(Stop::Taken),
+        }
+        if frozen.is_some() {
             return self.sleep_durably(BRAKE.to_owned(), Duration::ZERO).await.map(|()| None);
         }
         if stage.destructive && !self.facts.counted {

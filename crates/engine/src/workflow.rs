@@ -50,8 +50,10 @@ pub struct StageCx {
     pub fence: Fence,
     /// What earlier looks at this stage have stored.
     pub facts: serde_json::Value,
-    /// Whether this attempt is known to have acted. After a crash it may have without our knowing.
+    /// Whether this attempt is known to have acted,
     pub acted: bool,
+    /// or may have without our knowing, because its holder was lost.
+    pub may_have_acted: bool,
     /// How long this attempt has been going on.
     pub elapsed: Duration,
 }

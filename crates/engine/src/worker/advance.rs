@@ -180,7 +180,9 @@ impl Worker<'_> {
         };
         e.waiting_for.clear();
         facts.acted = false;
+        facts.in_doubt = false;
         facts.counted = false;
+        facts.failing = None;
     }
 
     pub(super) fn seed(&self) -> u64 {

@@ -23,17 +23,21 @@ impl Worker<'_> {
                     }
                 });
             }
+            if let Some(failure) = self.facts.failing.clone() {
+                self.settle().await?;
+                return self.stopped(index, attempt, failure).await;
+            }
             self.check_alive()?;
             let cx = self.cx(index, attempt);
             let looked = Instant::now();
             let Some(look) = self.interruptible(self.work.look(&cx)).await else { continue };
-            let look = look.unwrap_or_else(|failure| Look::from(Seen::Failed(failure)));
+            let look = look.unwrap_or_else(|failure| unanswered(failure, &cx));
             self.store_look(index, &look).await?;
             let (on, look_again) = match look.seen {
                 Seen::Done(message) => return Ok(Report::done(message)),
                 Seen::Failed(failure) => {
                     self.settle().await?;
-                    return Ok(Report::failed(failure));
+                    return self.failed(index, attempt, failure).await;
                 }
                 Seen::Waiting { on, look_again } => (on, look_again),
                 Seen::Clear if self.facts.acted => {
@@ -44,22 +48,40 @@ impl Worker<'_> {
                     self.settle().await?;
                     continue;
                 }
-                Seen::Clear => match self.act(index, attempt).await? {
-                    Some(failed) => return Ok(failed),
-                    None => continue,
-                },
+                Seen::Clear => {
+                    self.facts.in_doubt = false;
+                    match self.act(index, attempt).await? {
+                        Some(failed) => return Ok(failed),
+                        None => continue,
+                    }
+                }
             };
             if self.now() >= self.execution.deadline {
                 self.settle().await?;
-                let mut failure = self.timed_out(index, &on);
-                // what is under way must not go on beside the next attempt, or after the run
-                if let Some(why) = self.abort(index, attempt).await? {
-                    failure.message = format!("{}; could not be stopped: {why}", failure.message);
-                }
-                return Ok(Report::failed(failure));
+                let failure = self.timed_out(index, &on);
+                return self.stopped(index, attempt, failure).await;
             }
             self.wait(on, look_again).await?;
         }
+    }
+
+    /// An attempt that a look has ended. What it may have under way goes with it, unless the machine is no longer
+    /// ours to touch.
+    async fn failed(&mut self, index: usize, attempt: u32, failure: Failure) -> Step<Report> {
+        if self.may_have_acted() && failure.class != FailureClass::Conflict {
+            return self.stopped(index, attempt, failure).await;
+        }
+        Ok(Report::failed(failure))
+    }
+
+    /// What is under way must not go on beside the next attempt, or after the run. Why it is stopped is durable
+    /// before that: whoever takes over must not find it stopped and take it for done badly, or not done.
+    async fn stopped(&mut self, index: usize, attempt: u32, mut failure: Failure) -> Step<Report> {
+        self.facts.failing = Some(failure.clone());
+        if let Some(why) = self.abort(index, attempt).await? {
+            failure.message = format!("{}; could not be stopped: {why}", failure.message);
+        }
+        Ok(Report::failed(failure))
     }
 
     /// Waits out the last call of a lost holder. Nothing may be done, taken back or ended before.
@@ -182,7 +204,9 @@ impl Worker<'_> {
     pub(super) async fn abort(&mut self, index: usize, attempt: u32) -> Step<Option<String>> {
         // the intent first: an execution that was ended from outside runs no more of its code
         let detail = serde_json::json!({"stage": self.execution.stage});
-        self.commit(self.execution.clone(), vec![Entry { entry: "aborting", detail }], vec![]).await?;
+        let mut e = self.execution.clone();
+        e.facts = serde_json::to_string(&self.facts).unwrap_or_default();
+        self.commit(e, vec![Entry { entry: "aborting", detail }], vec![]).await?;
         self.authority().await?;
         let cx = self.cx(index, attempt);
         let aborted = self.bounded(self.work.abort(&cx)).await;
@@ -207,4 +231,14 @@ impl Worker<'_> {
             Ok(Err(failure)) | Err(failure) => Report::failed(failure),
         })
     }
+}
+
+/// A look that was not answered in time, or never will be. After an act silence is waited out, as any look that
+/// shows nothing is: to try again would do it twice.
+fn unanswered(failure: Failure, cx: &StageCx) -> Look {
+    Look::from(if failure.code == call::TIMED_OUT && cx.may_have_acted {
+        Seen::Waiting { on: format!("the machine to answer: {}", failure.message), look_again: cx.look_again() }
+    } else {
+        Seen::Failed(failure)
+    })
 }

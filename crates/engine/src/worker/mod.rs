@@ -41,8 +41,12 @@ struct Facts {
     entered: bool,
     /// This attempt has acted.
     acted: bool,
+    /// Taken up from a lost holder, and not seen to be clear since: the attempt may have acted without our knowing.
+    in_doubt: bool,
     /// The act was counted against the rack's cap.
     counted: bool,
+    /// This attempt has failed so, and what it may have under way is being stopped.
+    failing: Option<Failure>,
     /// Undos that were given up.
     not_undone: Vec<String>,
     stage: serde_json::Value,
@@ -166,7 +170,8 @@ impl<'a> Worker<'a> {
             )),
         };
         match loaded {
-            Ok((work, facts)) => {
+            Ok((work, mut facts)) => {
+                facts.in_doubt |= !execution.settle.is_zero();
                 let settles = Instant::now() + execution.settle;
                 let execution = not_charged_for_delay(execution, core.store.ambient().now());
                 Ok(Self { core, lease, execution, facts, work, cancel, settles })
@@ -242,8 +247,13 @@ impl<'a> Worker<'a> {
             fence: self.execution.fence,
             facts: self.facts.stage.clone(),
             acted: self.facts.acted,
+            may_have_acted: self.may_have_acted(),
             elapsed: self.elapsed(index),
         }
+    }
+
+    fn may_have_acted(&self) -> bool {
+        self.facts.acted || self.facts.in_doubt
     }
 
     /// How long the attempt in hand has been going on.

@@ -50,21 +50,15 @@ pub struct StageCx {
     pub fence: Fence,
     /// What earlier looks at this stage have stored.
     pub facts: serde_json::Value,
-    /// Whether this attempt is known to have acted. After a crash it may have without our knowing.
+    /// Whether this attempt is known to have acted,
     pub acted: bool,
-    /// Whether a holder that was lost may have acted in this attempt.
-    pub in_doubt: bool,
+    /// or may have without our knowing, because its holder was lost.
+    pub may_have_acted: bool,
     /// How long this attempt has been going on.
     pub elapsed: Duration,
 }
 
 impl StageCx {
-    /// Whether something of this attempt may be under way: then silence is waited out, since a new attempt
-    /// would run beside it.
-    pub fn may_have_acted(&self) -> bool {
-        self.acted || self.in_doubt
-    }
-
     /// How soon to look again: a quarter of the time it has taken so far, within bounds. Prompt at first,
     /// cheap in the long run.
     pub fn look_again(&self) -> Duration {

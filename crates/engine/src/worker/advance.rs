@@ -182,6 +182,7 @@ impl Worker<'_> {
         facts.acted = false;
         facts.in_doubt = false;
         facts.counted = false;
+        facts.failing = None;
     }
 
     pub(super) fn seed(&self) -> u64 {

@@ -1,14 +1,17 @@
 //! One attempt at a stage: look, act when it is clear, safe and allowed, and look again.
 
-use super::{Report, Step, Worker, call, stop_of};
+use super::{Report, Step, Stop, Worker, call, stop_of};
 use crate::options::SHORT_WAIT;
 use crate::sight::{BRAKE, LOST_CALL, RACK_CAP};
-use crate::workflow::{Acted, Failure, Seen, StageCx};
+use crate::workflow::{Acted, Failure, Look, Seen, StageCx};
 use domain::stage::{FailureClass, StageDecl};
 use std::time::Duration;
 use store::execution::{self, Entry};
 use store::{Caller, switch};
 use tokio::time::Instant;
+
+/// The code of an attempt whose time was up.
+const STEP_TIMED_OUT: &str = "STEP_TIMED_OUT";
 
 impl Worker<'_> {
     /// Looks, acts if clear, and looks until it is done, failed, out of time or canceled.
@@ -23,17 +26,21 @@ impl Worker<'_> {
                     }
                 });
             }
+            if let Some(failure) = self.facts.failing.clone() {
+                self.settle().await?;
+                return self.stopped(index, attempt, failure).await;
+            }
             self.check_alive()?;
             let cx = self.cx(index, attempt);
             let looked = Instant::now();
             let Some(look) = self.interruptible(self.work.look(&cx)).await else { continue };
-            let look = look.unwrap_or_else(|failure| unanswered(failure, &cx).into());
+            let look = look.unwrap_or_else(|failure| unanswered(failure, &cx));
             self.store_look(index, &look).await?;
             let (on, look_again) = match look.seen {
                 Seen::Done(message) => return Ok(Report::done(message)),
                 Seen::Failed(failure) => {
                     self.settle().await?;
-                    return Ok(Report::failed(failure));
+                    return self.failed(index, attempt, failure).await;
                 }
                 Seen::Waiting { on, look_again } => (on, look_again),
                 Seen::Clear if self.facts.acted => {
@@ -44,37 +51,56 @@ impl Worker<'_> {
                     self.settle().await?;
                     continue;
                 }
-                Seen::Clear => match self.act(index, attempt).await? {
-                    Some(failed) => return Ok(failed),
-                    None => continue,
-                },
+                Seen::Clear => {
+                    self.facts.in_doubt = false;
+                    match self.act(index, attempt).await? {
+                        Some(failed) => return Ok(failed),
+                        None => continue,
+                    }
+                }
             };
             if self.now() >= self.execution.deadline {
                 self.settle().await?;
-                let mut failure = self.timed_out(index, &on);
-                // what is under way must not go on beside the next attempt, or after the run
-                match self.abort(index, attempt).await? {
-                    Some(why) => failure.message = format!("{}; could not be stopped: {why}", failure.message),
-                    // nobody saw it end; now that nothing goes on, it may turn out to have been done
-                    None => {
-                        if let Some(message) = self.done_after_all(index, attempt).await? {
-                            return Ok(Report::done(message));
-                        }
-                    }
-                }
-                return Ok(Report::failed(failure));
+                let failure = self.timed_out(index, &on);
+                return self.stopped(index, attempt, failure).await;
             }
             self.wait(on, look_again).await?;
         }
     }
 
-    /// One more look at an attempt whose time is up.
+    /// One more look at an attempt whose time was up, now that nothing goes on.
     async fn done_after_all(&mut self, index: usize, attempt: u32) -> Step<Option<String>> {
         let cx = self.cx(index, attempt);
         let Some(Ok(look)) = self.interruptible(self.work.look(&cx)).await else { return Ok(None) };
         let Seen::Done(message) = &look.seen else { return Ok(None) };
         self.store_look(index, &look).await?;
         Ok(Some(message.clone()))
+    }
+
+    /// An attempt that a look has ended. What it may have under way goes with it, unless the machine is no longer
+    /// ours to touch.
+    async fn failed(&mut self, index: usize, attempt: u32, failure: Failure) -> Step<Report> {
+        if self.may_have_acted() && failure.class != FailureClass::Conflict {
+            return self.stopped(index, attempt, failure).await;
+        }
+        Ok(Report::failed(failure))
+    }
+
+    /// What is under way must not go on beside the next attempt, or after the run. Why it is stopped is durable
+    /// before that: whoever takes over must not find it stopped and take it for done badly, or not done.
+    async fn stopped(&mut self, index: usize, attempt: u32, mut failure: Failure) -> Step<Report> {
+        self.facts.failing = Some(failure.clone());
+        match self.abort(index, attempt).await? {
+            Some(why) => failure.message = format!("{}; could not be stopped: {why}", failure.message),
+            // nobody saw it end: it may turn out to have been done
+            None if failure.code == STEP_TIMED_OUT => {
+                if let Some(message) = self.done_after_all(index, attempt).await? {
+                    return Ok(Report::done(message));
+                }
+            }
+            None => {}
+        }
+        Ok(Report::failed(failure))
     }
 
     /// Waits out the last call of a lost holder. Nothing may be done, taken back or ended before.
@@ -107,7 +133,7 @@ impl Worker<'_> {
     pub(super) fn timed_out(&self, index: usize, on: &str) -> Failure {
         let stage = self.stage(index);
         Failure::new(
-            "STEP_TIMED_OUT",
+            STEP_TIMED_OUT,
             FailureClass::Transient,
             format!("not done within {} s; was waiting for {on}", stage.timeout.as_secs()),
         )
@@ -119,7 +145,20 @@ impl Worker<'_> {
         if self.now() >= self.execution.deadline {
             return Ok(Some(Report::failed(self.timed_out(index, "the chance to act"))));
         }
-        if self.core.store.read(switch::frozen).await.map_err(stop_of)?.is_some() {
+        let id = self.execution.id.clone();
+        let rows = self.core.store.read(move |tx| Ok((switch::frozen(tx)?, execution::get(tx, &id)?)));
+        let (frozen, row) = rows.await.map_err(stop_of)?;
+        match row {
+            Some(row) if row.fence == self.execution.fence && row.holder.as_ref() == Some(&self.lease.id) => {
+                // a cancel that is durable holds from here on, even if its signal is still on its way
+                if row.cancel.is_some() {
+                    self.cancel.cancel();
+                    return Ok(None);
+                }
+            }
+            Some(_) | None => return Err(Stop::Taken),
+        }
+        if frozen.is_some() {
             return self.sleep_durably(BRAKE.to_owned(), Duration::ZERO).await.map(|()| None);
         }
         if stage.destructive && !self.facts.counted {
@@ -151,18 +190,28 @@ impl Worker<'_> {
             return Ok(());
         }
         let (id, name, row) = (self.execution.id.clone(), stage.name.clone(), rack.clone());
-        let full = self
-            .core
-            .store
-            .write(&Caller::engine(), &rack, move |tx| execution::count_destructive(tx, &row, cap, &id, &name))
-            .await
-            .map_err(stop_of)?;
-        match full {
-            None => {
-                self.facts.counted = true;
+        let mut facts = self.facts.clone();
+        facts.counted = true;
+        let mut counted = self.execution.clone();
+        counted.facts = serde_json::to_string(&facts).unwrap_or_default();
+        let session = self.lease.id.clone();
+        // counted and known to be counted in one commit: whoever takes over does not count it again
+        let caller = Caller::engine();
+        let written = self.core.store.write(&caller, &rack, move |tx| {
+            if let Some(until) = execution::count_destructive(tx, &row, cap, &id, &name)? {
+                return Ok(Err(until));
+            }
+            let mut counted = counted.clone();
+            execution::record(tx, &session, &mut counted, &[])?;
+            Ok(Ok(counted))
+        });
+        match written.await.map_err(stop_of)? {
+            Ok(counted) => {
+                self.execution = counted;
+                self.facts = facts;
                 Ok(())
             }
-            Some(until) => {
+            Err(until) => {
                 self.execution.deadline = until.plus(stage.timeout);
                 let on = format!("{RACK_CAP} {cap} destructive stages an hour in rack {rack}");
                 let pause = until.since(self.now()).max(SHORT_WAIT);
@@ -175,7 +224,9 @@ impl Worker<'_> {
     pub(super) async fn abort(&mut self, index: usize, attempt: u32) -> Step<Option<String>> {
         // the intent first: an execution that was ended from outside runs no more of its code
         let detail = serde_json::json!({"stage": self.execution.stage});
-        self.commit(self.execution.clone(), vec![Entry { entry: "aborting", detail }], vec![]).await?;
+        let mut e = self.execution.clone();
+        e.facts = serde_json::to_string(&self.facts).unwrap_or_default();
+        self.commit(e, vec![Entry { entry: "aborting", detail }], vec![]).await?;
         self.authority().await?;
         let cx = self.cx(index, attempt);
         let aborted = self.bounded(self.work.abort(&cx)).await;
@@ -202,11 +253,12 @@ impl Worker<'_> {
     }
 }
 
-/// A look without an answer says nothing. Once something may be under way that is waited out, to the end of
-/// the attempt's time; then it is stopped, and never runs beside the next attempt.
-fn unanswered(failure: Failure, cx: &StageCx) -> Seen {
-    if failure.code == call::TIMED_OUT && cx.may_have_acted() {
-        return Seen::Waiting { on: format!("an answer: {}", failure.message), look_again: cx.look_again() };
-    }
-    Seen::Failed(failure)
+/// A look that was not answered in time, or never will be. After an act silence is waited out, as any look that
+/// shows nothing is: to try again would do it twice.
+fn unanswered(failure: Failure, cx: &StageCx) -> Look {
+    Look::from(if failure.code == call::TIMED_OUT && cx.may_have_acted {
+        Seen::Waiting { on: format!("the machine to answer: {}", failure.message), look_again: cx.look_again() }
+    } else {
+        Seen::Failed(failure)
+    })
 }

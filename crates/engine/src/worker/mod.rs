@@ -41,10 +41,12 @@ struct Facts {
     entered: bool,
     /// This attempt has acted.
     acted: bool,
-    /// A lost holder may have acted in this attempt.
+    /// Taken up from a lost holder, and not seen to be clear since: the attempt may have acted without our knowing.
     in_doubt: bool,
     /// The act was counted against the rack's cap.
     counted: bool,
+    /// This attempt has failed so, and what it may have under way is being stopped.
+    failing: Option<Failure>,
     /// Undos that were given up.
     not_undone: Vec<String>,
     stage: serde_json::Value,
@@ -246,9 +248,13 @@ impl<'a> Worker<'a> {
             fence: self.execution.fence,
             facts: self.facts.stage.clone(),
             acted: self.facts.acted,
-            in_doubt: self.facts.in_doubt,
+            may_have_acted: self.may_have_acted(),
             elapsed: self.elapsed(index),
         }
+    }
+
+    fn may_have_acted(&self) -> bool {
+        self.facts.acted || self.facts.in_doubt
     }
 
     /// How long the attempt in hand has been going on.

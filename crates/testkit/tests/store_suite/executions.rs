@@ -252,12 +252,22 @@ async fn end_from_outside(store: &TestStore, execution: &Execution, status: Stat
     store.put(&execution.id.to_string(), ending).await.expect("ends")
 }
 
+/// Whether a worker whose write failed for another reason hears of its fence instead.
+async fn is_stale(store: &TestStore, session: &SessionId, held: &Execution) -> bool {
+    let (session, held) = (session.clone(), held.clone());
+    let other = || store::Failure::Lost("the rows do not fit".to_owned());
+    let told = store.read(move |tx| Ok(execution::failed_or_fenced(tx, &session, &held, other()))).await;
+    told.expect("reads") != other()
+}
+
 on_every_store!(ending_from_outside_fences_the_holder, |store| async move {
     let session = store.session("a").await;
     let id = store.execution("run_1").await;
     let held = store.claim(&session, 1).await.remove(0);
     let held = record(&store, &session, &held, vec![entry("works")]).await.expect("records");
+    assert!(!is_stale(&store, &session, &held).await);
     assert!(end_from_outside(&store, &held, Status::Terminated).await);
+    assert!(is_stale(&store, &session, &held).await, "and hears so whatever else its write ran into");
     let ended = store.get_execution(&id).await;
     assert_eq!((ended.status, &ended.holder, ended.fence.counter), (Status::Terminated, &None, 2));
     check_refused(&store, &session, &held, "it was ended from outside").await;

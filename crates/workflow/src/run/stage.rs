@@ -67,13 +67,15 @@ impl<'a> At<'a> {
         }
     }
 
-    /// A look that failed: after an act it is what we wait out, before it is a failed attempt.
+    /// A look that failed: after an act, or what may have been one, it is what we wait out; before it is a failed
+    /// attempt.
     pub fn unseen(&self, e: ProviderError) -> Seen {
+        let acted = self.cx.may_have_acted;
         match e {
-            ProviderError::Refused { class, message } if !self.cx.may_have_acted() || class.retry_budget() == 0 => {
+            ProviderError::Refused { class, message } if !acted || class.retry_budget() == 0 => {
                 Seen::Failed(Failure::new("PROVIDER_REFUSED", class, message))
             }
-            ProviderError::Unknown { message } if !self.cx.may_have_acted() => {
+            ProviderError::Unknown { message } if !acted => {
                 Seen::Failed(Failure::new("PROVIDER_SILENT", FailureClass::Transient, message))
             }
             ProviderError::Refused { message, .. } | ProviderError::Unknown { message } => {

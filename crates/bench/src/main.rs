@@ -28,6 +28,7 @@ use crate::options::{Options, Section};
 use crate::report::Report;
 use clap::Parser as _;
 use std::process::ExitCode;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 
 pub type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -39,9 +40,19 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(e) => return failed(&e),
     };
-    match runtime.block_on(measure(&options)) {
+    match runtime.block_on(interruptible(&options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => failed(e.as_ref()),
+    }
+}
+
+/// Whoever stops this program stops its server too, and leaves no folders behind.
+async fn interruptible(options: &Options) -> Outcome<()> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        outcome = measure(options) => outcome,
+        _ = terminated.recv() => Err("terminated".into()),
+        interrupted = tokio::signal::ctrl_c() => Err(interrupted.map_or_else(Into::into, |()| "interrupted".into())),
     }
 }
 

@@ -162,7 +162,7 @@ impl Report {
             }
             let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
                 let pad = " ".repeat(width - cell.chars().count());
-                if matches!(column, 2 | 3 | 4) { pad + cell } else { cell.clone() + &pad }
+                if matches!(column, 2..=4) { pad + cell } else { cell.clone() + &pad }
             });
             text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
             text.push('\n');

@@ -3,21 +3,29 @@
 //! began after it came, and a thousand at once cost a few.
 
 use crate::access::{Digest, hex};
+use domain::Error;
 use domain::token::Token;
-use domain::{Error, Reason};
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared};
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::{Store, token};
-use tokio::sync::oneshot;
 
 type Answer = Result<Option<Token>, Error>;
-type Waiting = Vec<oneshot::Sender<Answer>>;
 
 #[derive(Clone)]
 pub(crate) struct Lookups {
     store: Store,
-    /// Tokens that a question is out for, and who waits for the next.
-    asked: Arc<Mutex<HashMap<Digest, Waiting>>>,
+    asked: Arc<Mutex<HashMap<Digest, Question>>>,
+}
+
+/// One read, and those who share it. Whoever of them is there drives it: nobody is left waiting by one who left.
+#[derive(Clone)]
+struct Question {
+    /// Whether it is out: then it is too late to share it.
+    out: Arc<AtomicBool>,
+    answer: Shared<BoxFuture<'static, Answer>>,
 }
 
 impl Lookups {
@@ -26,40 +34,40 @@ impl Lookups {
     }
 
     pub async fn find(&self, digest: Digest) -> Answer {
-        let (answer, answered) = oneshot::channel();
-        let first = {
+        let question = {
             let mut asked = self.lock();
-            match asked.get_mut(&digest) {
-                Some(next) => {
-                    next.push(answer);
-                    None
-                }
-                None => {
-                    asked.insert(digest, Vec::new());
-                    Some(answer)
+            match asked.get(&digest) {
+                Some(there) if !there.out.load(Ordering::Acquire) => there.clone(),
+                before => {
+                    let next = self.ask(digest, before.map(|b| b.answer.clone()));
+                    asked.insert(digest, next.clone());
+                    next
                 }
             }
         };
-        if let Some(answer) = first {
-            // on its own: whoever gives up waiting leaves the others theirs
-            tokio::spawn(self.clone().ask(digest, vec![answer]));
+        let answer = question.answer.await;
+        let mut asked = self.lock();
+        if asked.get(&digest).is_some_and(|there| Arc::ptr_eq(&there.out, &question.out)) {
+            asked.remove(&digest);
         }
-        answered.await.unwrap_or_else(|_| Err(Error::new(Reason::StoreUnavailable, "the token was not looked up")))
+        answer
     }
 
-    async fn ask(self, digest: Digest, mut waiting: Waiting) {
-        while !waiting.is_empty() {
-            let found = self.store.point(token::by_hash(&hex(&digest))).await;
-            waiting.into_iter().for_each(|answer| drop(answer.send(found.clone())));
-            let mut asked = self.lock();
-            waiting = asked.get_mut(&digest).map(std::mem::take).unwrap_or_default();
-            if waiting.is_empty() {
-                asked.remove(&digest);
+    /// A question that goes out when the one before it is answered: of each token one is out at a time.
+    fn ask(&self, digest: Digest, before: Option<Shared<BoxFuture<'static, Answer>>>) -> Question {
+        let (out, store) = (Arc::new(AtomicBool::new(false)), self.store.clone());
+        let goes_out = out.clone();
+        let answer = async move {
+            if let Some(before) = before {
+                drop(before.await);
             }
-        }
+            goes_out.store(true, Ordering::Release);
+            store.point(token::by_hash(&hex(&digest))).await
+        };
+        Question { out, answer: answer.boxed().shared() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Waiting>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Question>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,7 +4,7 @@ use super::{Report, Step, Worker, call, stop_of};
 use crate::options::SHORT_WAIT;
 use crate::sight::{BRAKE, LOST_CALL, RACK_CAP};
 use crate::workflow::{Acted, Failure, Seen, StageCx};
-use domain::stage::{FailureClass, StageDecl};
+use domain::stage::{FailureClass, StageDecl, UNDO_RETRIES};
 use std::time::Duration;
 use store::execution::{self, Entry};
 use store::{Caller, switch};
@@ -19,6 +19,9 @@ impl Worker<'_> {
                 return Ok(match self.abort(index, attempt).await? {
                     None => Report::canceled(),
                     Some(why) => {
+                        // a person must look: the run ends, and something of it may go on
+                        let left = format!("{}: could not be stopped: {why}", self.execution.stage);
+                        self.facts.not_undone.push(left);
                         Report { message: format!("canceled; could not be stopped: {why}"), ..Report::canceled() }
                     }
                 });
@@ -176,13 +179,21 @@ impl Worker<'_> {
         // the intent first: an execution that was ended from outside runs no more of its code
         let detail = serde_json::json!({"stage": self.execution.stage});
         self.commit(self.execution.clone(), vec![Entry { entry: "aborting", detail }], vec![]).await?;
-        self.authority().await?;
-        let cx = self.cx(index, attempt);
-        let aborted = self.bounded(self.work.abort(&cx)).await;
-        self.check_alive()?;
-        let failed = match aborted {
-            Ok(Ok(())) => None,
-            Ok(Err(failure)) | Err(failure) => Some(failure.message),
+        let mut retries = 0;
+        let failed = loop {
+            self.authority().await?;
+            let cx = self.cx(index, attempt);
+            let aborted = self.bounded(self.work.abort(&cx)).await;
+            self.check_alive()?;
+            match aborted {
+                Ok(Ok(())) => break None,
+                // what goes on although its run has ended is worth a second word
+                Ok(Err(failure)) | Err(failure) if failure.class.may_pass() && retries < UNDO_RETRIES => {
+                    retries += 1;
+                    tokio::time::sleep(SHORT_WAIT).await;
+                }
+                Ok(Err(failure)) | Err(failure) => break Some(failure.message),
+            }
         };
         let detail = serde_json::json!({"stage": self.execution.stage, "failed": failed});
         self.commit(self.execution.clone(), vec![Entry { entry: "aborted", detail }], vec![]).await?;

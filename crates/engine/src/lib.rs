@@ -16,4 +16,4 @@ mod workflow;
 pub use engine::{Engine, JournalObserver};
 pub use options::EngineOptions;
 pub use sight::{tell_open, tell_zeros};
-pub use workflow::{Acted, Event, Failure, Look, Seen, StageCx, Work, Workflow};
+pub use workflow::{Aborted, Acted, Event, Failure, Look, Seen, StageCx, Work, Workflow};

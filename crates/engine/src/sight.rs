@@ -20,6 +20,8 @@ pub(crate) const RACK_CAP: &str = "room under the cap of";
 /// … after this server has let go of it,
 pub(crate) const NEXT_SERVER: &str = "the next server to take over";
 pub(crate) const LOST_CALL: &str = "the last call of a lost holder to have ended";
+/// … when it is canceled, or has failed, and cannot be stopped,
+pub(crate) const LATE_EFFECT: &str = "the effect of what was accepted and cannot be stopped";
 /// … when this binary does not understand it.
 pub(crate) const UNKNOWN: &str = "a server that can go on with it, or an operator (millwright engine terminate)";
 

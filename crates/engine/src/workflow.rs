@@ -66,6 +66,16 @@ impl StageCx {
     }
 }
 
+/// What became of a stage that was to be stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Aborted {
+    /// Nothing of it goes on.
+    Stopped,
+    /// What was accepted cannot be stopped, and takes effect by itself.
+    TakesEffect,
+}
+
 /// What a look at the world shows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Look {
@@ -142,7 +152,7 @@ pub trait Work: Send + Sync {
     async fn look(&self, cx: &StageCx) -> Look;
     async fn act(&self, cx: &StageCx) -> Acted;
     /// Stops what an attempt has under way, as far as that is possible.
-    async fn abort(&self, cx: &StageCx) -> Result<(), Failure>;
+    async fn abort(&self, cx: &StageCx) -> Result<Aborted, Failure>;
     /// Takes a stage back. Only called for stages declared so.
     async fn undo(&self, cx: &StageCx) -> Result<(), Failure>;
     /// Writes the product's rows.

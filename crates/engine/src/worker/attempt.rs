@@ -2,9 +2,9 @@
 
 use super::{Report, Step, Stop, Worker, call, stop_of};
 use crate::options::SHORT_WAIT;
-use crate::sight::{BRAKE, LOST_CALL, RACK_CAP};
-use crate::workflow::{Acted, Failure, Look, Seen, StageCx};
-use domain::stage::{FailureClass, StageDecl};
+use crate::sight::{BRAKE, LATE_EFFECT, LOST_CALL, RACK_CAP};
+use crate::workflow::{Aborted, Acted, Failure, Look, Seen, StageCx};
+use domain::stage::{FailureClass, StageDecl, UNDO_RETRIES};
 use std::time::Duration;
 use store::execution::{self, Entry};
 use store::{Caller, switch};
@@ -22,6 +22,9 @@ impl Worker<'_> {
                 return Ok(match self.abort(index, attempt).await? {
                     None => Report::canceled(),
                     Some(why) => {
+                        // a person must look: the run ends, and something of it may go on
+                        let left = format!("{}: could not be stopped: {why}", self.execution.stage);
+                        self.facts.not_undone.push(left);
                         Report { message: format!("canceled; could not be stopped: {why}"), ..Report::canceled() }
                     }
                 });
@@ -227,17 +230,54 @@ impl Worker<'_> {
         let mut e = self.execution.clone();
         e.facts = serde_json::to_string(&self.facts).unwrap_or_default();
         self.commit(e, vec![Entry { entry: "aborting", detail }], vec![]).await?;
-        self.authority().await?;
-        let cx = self.cx(index, attempt);
-        let aborted = self.bounded(self.work.abort(&cx)).await;
-        self.check_alive()?;
-        let failed = match aborted {
-            Ok(Ok(())) => None,
-            Ok(Err(failure)) | Err(failure) => Some(failure.message),
+        let mut retries = 0;
+        let failed = loop {
+            self.authority().await?;
+            let cx = self.cx(index, attempt);
+            let aborted = self.bounded(self.work.abort(&cx)).await;
+            self.check_alive()?;
+            match aborted {
+                Ok(Ok(Aborted::Stopped)) => break None,
+                Ok(Ok(Aborted::TakesEffect)) => {
+                    self.outlast(index, attempt).await?;
+                    break None;
+                }
+                // what goes on although its run has ended is worth a second word
+                Ok(Err(failure)) | Err(failure) if failure.class.may_pass() && retries < UNDO_RETRIES => {
+                    retries += 1;
+                    tokio::time::sleep(SHORT_WAIT).await;
+                }
+                Ok(Err(failure)) | Err(failure) => break Some(failure.message),
+            }
         };
         let detail = serde_json::json!({"stage": self.execution.stage, "failed": failed});
         self.commit(self.execution.clone(), vec![Entry { entry: "aborted", detail }], vec![]).await?;
         Ok(failed)
+    }
+
+    /// What was accepted and cannot be stopped must not meet a machine that has been let go: it is waited for until
+    /// it is seen, or as long as the longest call. An attempt whose own time was up has waited long enough.
+    async fn outlast(&mut self, index: usize, attempt: u32) -> Step<()> {
+        let timed_out = self.facts.failing.as_ref().is_some_and(|failure| failure.code == STEP_TIMED_OUT);
+        if !self.may_have_acted() || timed_out {
+            return Ok(());
+        }
+        let until = Instant::now() + self.core.options.call_timeout;
+        loop {
+            let cx = self.cx(index, attempt);
+            let look = self.bounded(self.work.look(&cx)).await;
+            self.check_alive()?;
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || look.is_ok_and(|look| matches!(look.seen, Seen::Done(_))) {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                // the next holder waits it out
+                () = self.core.draining.cancelled() => return self.sleep_durably(LATE_EFFECT.to_owned(), Duration::ZERO).await,
+                () = tokio::time::sleep(cx.look_again().min(left)) => {}
+            }
+        }
     }
 
     pub(super) async fn undo(&mut self, index: usize, attempt: u32) -> Step<Report> {

@@ -255,7 +255,7 @@ impl Lane {
         let phase = if injected.ending() == Ending::Succeeded { hand.case.phase } else { "MAINTENANCE" };
         assert_eq!(machine.phase.as_str(), phase, "{name}: the machine's phase");
         let needs_person = machine.condition(domain::condition::ConditionType::NeedsIntervention);
-        let wanted = injected.ending() == Ending::Failed || injected.undo_refused.is_some();
+        let wanted = injected.ending() == Ending::Failed || injected.undo_refused.is_some() || injected.stop_refused;
         assert_eq!(needs_person, wanted, "{name}: whether a person must look");
         let replay = self.service.start_run(&admin(), hand.case.request(&hand.machine)).await.expect("a replay");
         assert_eq!(replay.run.id, run.id, "{name}: the request again is no second run");
@@ -322,7 +322,11 @@ fn injected(hand: &Hand<'_>) -> Injected {
             _ => false,
         };
         match struck.fault.what {
-            What::Refuse(_) | What::RefuseFromNowOn if stop => injected.stop_spoilt = true,
+            What::Refuse(_) | What::RefuseFromNowOn if stop && refused_for_good => {
+                injected.stop_refused = true;
+            }
+            // said once more
+            What::Refuse(_) if stop => {}
             What::Refuse(_) | What::RefuseFromNowOn if undo && refused_for_good => {
                 injected.undo_refused = struck.seen.stage;
             }

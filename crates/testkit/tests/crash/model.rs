@@ -99,8 +99,8 @@ pub struct Injected {
     pub twice: Option<usize>,
     /// Taking back this step was refused for good.
     pub undo_refused: Option<usize>,
-    /// Stopping what was under way was refused, or its answer got lost.
-    pub stop_spoilt: bool,
+    /// Stopping what was under way was refused for good.
+    pub stop_refused: bool,
 }
 
 impl Injected {
@@ -336,7 +336,7 @@ pub fn at_rest(stages: &[Stage], world: &World, injected: &Injected) -> Result<(
         }
     }
     let under_way = world.installing.is_some() || world.commands.values().any(Option::is_none);
-    if under_way && !injected.stop_spoilt {
+    if under_way && !injected.stop_refused {
         return Err("something is still under way".to_owned());
     }
     if injected.ending() != Ending::Succeeded && injected.undo_refused.is_none() && world.boot_override.is_some() {

@@ -9,6 +9,7 @@ use domain::{Code, Error};
 use futures::future::BoxFuture;
 use service::{Call, MachineUpdate, Service, StartRun};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -148,11 +149,17 @@ impl Clients {
         ask: impl Fn(Service, Arc<Call>) -> BoxFuture<'static, Result<T, Error>>,
     ) -> Option<Result<T, Error>> {
         let request = self.fresh(what);
-        let answer = self.insist(&request, false, |service| ask(service, call(what, &request))).await;
+        let asked = AtomicU32::new(0);
+        let answer = self.insist(&request, false, |service| {
+            asked.fetch_add(1, Ordering::Relaxed);
+            ask(service, call(what, &request))
+        });
+        let answer = answer.await;
         let told = match &answer {
             Some(Ok(_)) => Told::Yes(String::new()),
-            Some(Err(_)) => Told::No,
-            None => Told::Nothing,
+            Some(Err(_)) if asked.load(Ordering::Relaxed) == 1 => Told::No,
+            // an earlier asking may still lie with a server that stands still, and be done when it goes on
+            Some(Err(_)) | None => Told::Nothing,
         };
         let said = match &answer {
             Some(Err(e)) => format!("no: {}", e.reason.as_str()),

@@ -4,9 +4,9 @@
 //! - One attempt of one step takes effect at most once.
 //! - Of one execution, no effect carries a lower fence than one before it.
 //! - Steps take effect in the plan's order, and what is taken back is taken back last.
-//! - No two runs' effects interleave on one machine, and none comes after its run has ended. A run that was
-//!   terminated from outside is the one exception, documented: a call of it that was in the air may still land,
-//!   within the time that a call can take.
+//! - No two runs' effects interleave on one machine, and none comes after its run has ended. There are two
+//!   exceptions, both documented and on record: a run that was terminated from outside, a call of which may have
+//!   been in the air; and one whose step could not be stopped, which says so and asks for a person.
 //! - A run that succeeded has had its effects; one that never started has had none.
 
 use crate::nature::Nature;
@@ -74,7 +74,7 @@ pub fn judge(world: &World, books: &Books, effects: &[Effect], ends: &Ends, bega
     for (execution, journal) in &books.executions {
         let Some((run, steps)) = books.runs.iter().find(|(r, _)| r.id.as_str() == execution.subject) else { continue };
         let own = by_execution.remove(execution.id.as_str()).unwrap_or_default();
-        let cut = execution.status == Status::Terminated;
+        let cut = may_go_on(execution, journal);
         fences_rise(nature, execution, &own);
         in_order(nature, execution, steps, &own);
         if run.started_at.is_none() && !own.is_empty() {
@@ -88,7 +88,7 @@ pub fn judge(world: &World, books: &Books, effects: &[Effect], ends: &Ends, bega
             let most = if cut { *end + CALL * 2 } else { *end };
             for late in own.iter().filter(|a| at(a) > *end) {
                 if cut {
-                    nature.count("effect: landed after its execution was terminated");
+                    nature.count("effect: after its execution was terminated, or could not be stopped");
                 }
                 if at(late) > most {
                     nature.wrong(format!("{} of {} took effect after its end", late.effect.kind, execution.id));
@@ -98,7 +98,7 @@ pub fn judge(world: &World, books: &Books, effects: &[Effect], ends: &Ends, bega
     }
     by_execution.keys().for_each(|e| nature.wrong(format!("effects of an execution that is not there: {e}")));
     no_interleaving(nature, books, &acts);
-    nothing_goes_on(nature, effects);
+    nothing_goes_on(nature, books, effects);
 }
 
 fn once_per_attempt(nature: &Nature, acts: &[Act<'_>]) {
@@ -135,7 +135,7 @@ fn in_order(nature: &Nature, execution: &Execution, steps: &[Step], own: &[&Act<
 
 fn no_interleaving(nature: &Nature, books: &Books, acts: &[Act<'_>]) {
     let cut: BTreeSet<&str> =
-        books.executions.iter().filter(|(e, _)| e.status == Status::Terminated).map(|(e, _)| e.id.as_str()).collect();
+        books.executions.iter().filter(|(e, journal)| may_go_on(e, journal)).map(|(e, _)| e.id.as_str()).collect();
     let mut on: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for a in acts.iter().filter(|a| !cut.contains(a.execution)) {
         let order = on.entry(a.effect.machine.as_str()).or_default();
@@ -190,6 +190,13 @@ fn succeeded(
     }
 }
 
+/// Whether something of an execution may go on after its end, as documented.
+fn may_go_on(execution: &Execution, journal: &[JournalRow]) -> bool {
+    let aborted = journal.iter().rev().find(|row| row.entry == "aborted");
+    let detail = aborted.and_then(|row| serde_json::from_str::<serde_json::Value>(&row.detail).ok());
+    execution.status == Status::Terminated || detail.is_some_and(|detail| !detail["failed"].is_null())
+}
+
 /// Attempts at a step whose whole time passed before anybody saw them end: a command of such a one may have run
 /// to its end all the same, and is run again.
 fn unseen(nature: &Nature, journal: &[JournalRow], step: &str) -> usize {
@@ -203,7 +210,9 @@ fn unseen(nature: &Nature, journal: &[JournalRow], step: &str) -> usize {
 }
 
 /// What was begun on a machine has ended: finished, aborted, killed, or cut off by the machine's own power.
-fn nothing_goes_on(nature: &Nature, effects: &[Effect]) {
+fn nothing_goes_on(nature: &Nature, books: &Books, effects: &[Effect]) {
+    let cut =
+        |e: &Effect| books.executions.iter().any(|(x, j)| e.operation.starts_with(x.id.as_str()) && may_go_on(x, j));
     let mut under_way: BTreeMap<(&str, &str), &Effect> = BTreeMap::new();
     for e in effects {
         let machine = e.machine.as_str();
@@ -214,7 +223,7 @@ fn nothing_goes_on(nature: &Nature, effects: &[Effect]) {
             _ => {}
         }
     }
-    for e in under_way.values() {
+    for e in under_way.values().filter(|e| !cut(e)) {
         nature.wrong(format!("{} on {} is still under way", e.operation, e.machine));
     }
 }

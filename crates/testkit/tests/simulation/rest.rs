@@ -219,7 +219,6 @@ fn check_told(world: &World, books: &Books, ledger: &Ledger) {
         let made = books.audit.iter().filter(|e| e.request_id == *request && e.code.is_empty()).count();
         let right = match told {
             Told::Yes(_) => made == 1,
-            // an end that was refused at last may have been brought about by the first asking
             Told::No => made == 0,
             Told::Nothing => made <= 1,
         };

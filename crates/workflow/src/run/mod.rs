@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use domain::plan::{Step, StepKind};
 use domain::stage::StageDecl;
 use domain::{Error, ExecutionId, Reason, RunId};
-use engine::{Acted, Event, Failure, Look, StageCx, Work, Workflow};
+use engine::{Aborted, Acted, Event, Failure, Look, StageCx, Work, Workflow};
 use provider::{Providers, Target};
 use std::sync::Arc;
 use store::execution::Execution;
@@ -147,7 +147,7 @@ impl Work for RunWork {
         }
     }
 
-    async fn abort(&self, cx: &StageCx) -> Result<(), Failure> {
+    async fn abort(&self, cx: &StageCx) -> Result<Aborted, Failure> {
         self.body(cx.index)?.abort(&self.access(cx)).await
     }
 

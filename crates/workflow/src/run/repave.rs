@@ -3,7 +3,7 @@
 use super::stage::{At, Stage, acted, missing, settled};
 use async_trait::async_trait;
 use domain::stage::FailureClass;
-use engine::{Acted, Failure, Look, Seen};
+use engine::{Aborted, Acted, Failure, Look, Seen};
 use provider::PowerState;
 use serde::{Deserialize, Serialize};
 
@@ -59,8 +59,8 @@ impl Stage for Repave {
         }
     }
 
-    async fn abort(&self, at: &At<'_>) -> Result<(), Failure> {
+    async fn abort(&self, at: &At<'_>) -> Result<Aborted, Failure> {
         let image = at.access.provider.image().ok_or_else(|| missing("image"))?;
-        settled(image.abort_install(at.target(), &at.op).await)
+        settled(image.abort_install(at.target(), &at.op).await).map(|()| Aborted::Stopped)
     }
 }

@@ -5,7 +5,7 @@ use super::stage::{At, Stage, acted, missing, settled};
 use async_trait::async_trait;
 use domain::limits::STEP_LOG_MAX_BYTES;
 use domain::stage::FailureClass;
-use engine::{Acted, Failure, Look, Seen};
+use engine::{Aborted, Acted, Failure, Look, Seen};
 use provider::{Chunk, Command, ExecState};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -72,9 +72,9 @@ impl Stage for Ssh {
         }
     }
 
-    async fn abort(&self, at: &At<'_>) -> Result<(), Failure> {
+    async fn abort(&self, at: &At<'_>) -> Result<Aborted, Failure> {
         let exec = at.access.provider.exec().ok_or_else(|| missing("exec"))?;
-        settled(exec.kill(at.target(), &at.op).await)
+        settled(exec.kill(at.target(), &at.op).await).map(|()| Aborted::Stopped)
     }
 }
 

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use domain::limits::short;
 use domain::look::another_machine;
 use domain::stage::FailureClass;
-use engine::{Acted, Failure, Look, Seen, StageCx};
+use engine::{Aborted, Acted, Failure, Look, Seen, StageCx};
 use provider::{Ack, Inspection, Operation, Provider, ProviderError, ProviderResult, Target};
 use std::sync::Arc;
 
@@ -26,9 +26,9 @@ pub(crate) trait Stage: Send + Sync {
     /// Observes; changes nothing.
     async fn look(&self, at: &At<'_>) -> Look;
     async fn act(&self, at: &At<'_>) -> Acted;
-    /// Nothing that outlives the call: nothing to stop.
-    async fn abort(&self, _: &At<'_>) -> Result<(), Failure> {
-        Ok(())
+    /// What is done by one call is not stopped by another.
+    async fn abort(&self, _: &At<'_>) -> Result<Aborted, Failure> {
+        Ok(Aborted::TakesEffect)
     }
     /// Only for kinds declared `Undo`.
     async fn undo(&self, _: &At<'_>) -> Result<(), Failure> {

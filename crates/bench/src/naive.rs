@@ -1,6 +1,6 @@
 //! The pool that most would write first: every caller has a connection of its own and makes each change in a
-//! transaction of its own. The same rows are read and written as by the store; what differs is that nobody
-//! shares a commit.
+//! transaction of its own. The same rows are read and written as by the store; nobody shares a commit. It needs
+//! no savepoint, and asks for version and phase in a short statement of its own.
 
 use crate::Outcome;
 use crate::client::{Tally, drive};
@@ -22,7 +22,7 @@ const AUDIT: &str = "INSERT INTO audit(at, actor, token_id, role, call, target, 
 const HEAD: &str = "UPDATE log_head SET seq = seq + 1 WHERE one = 1 RETURNING seq";
 const LOG: &str = "INSERT INTO transitions(sequence, at, entity_kind, entity_id, subject, from_state, to_state, version, cause, owner, actor, comment, metadata, customer_id) VALUES ($1, $2, 'machine', $3, $3, $4, $5, $6, 'set_phase', 'operator', 'bench', 'bench', '{}', '')";
 
-/// As the store has it; who waits longer has lost.
+/// Longer than the store waits: no caller of the pool is to fail for want of patience.
 const BUSY: Duration = Duration::from_secs(60);
 
 pub async fn run(database: &Options, flips: &Flips, span: Duration) -> Outcome<Tally> {

@@ -28,18 +28,19 @@ pub(crate) async fn run(core: Arc<Core>, lease: Arc<Lease>, claiming: Cancellati
     let mut cancels = core.store.signals().cancels();
     // by a time of its own: where work never ceases to come, no pause is ever slept through
     let mut look_at = Instant::now() + core.options.poll;
+    let mut more = false;
     loop {
         let room = free.available_permits().min(CLAIM_MAX);
         let mut pause = core.options.poll;
         if room > 0 && lease.remaining() > core.options.call_timeout {
-            match claim(&core, &lease, room).await {
+            match claim(&core, &lease, room, more).await {
                 Ok(claimed) => {
                     sight::claimed(&claimed.executions);
-                    let full = claimed.executions.len() == room;
+                    more = claimed.executions.len() == room;
                     for execution in claimed.executions {
                         start(&core, &lease, &free, &mut workers, execution).await;
                     }
-                    if full {
+                    if more {
                         pause = Duration::ZERO;
                     } else if let Some(next) = claimed.next.filter(|next| *next > core.store.ambient().now()) {
                         // what is due and was not taken is somebody else's, or not for a session like ours
@@ -70,11 +71,15 @@ pub(crate) async fn run(core: Arc<Core>, lease: Arc<Lease>, claiming: Cancellati
     while workers.join_next().await.is_some() {}
 }
 
-async fn claim(core: &Core, lease: &Lease, room: usize) -> Result<Claimed, Error> {
-    // an idle look costs no write
-    let (next, now) = core.store.read(|tx| Ok((execution::next_wake(tx)?, tx.now()))).await?;
-    if next.is_none_or(|next| next > now) {
-        return Ok(Claimed { executions: Vec::new(), next });
+/// `more`: the last claim found as much as there was room for, so there is no need to look first; the look
+/// would wait behind the reads of all that was claimed.
+async fn claim(core: &Core, lease: &Lease, room: usize, more: bool) -> Result<Claimed, Error> {
+    if !more {
+        // an idle look costs no write
+        let (next, now) = core.store.read(|tx| Ok((execution::next_wake(tx)?, tx.now()))).await?;
+        if next.is_none_or(|next| next > now) {
+            return Ok(Claimed { executions: Vec::new(), next });
+        }
     }
     let session = lease.id.clone();
     let caller = Caller::engine();

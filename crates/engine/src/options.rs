@@ -36,8 +36,9 @@ impl EngineOptions {
 
 /// Waits up to this long are slept through; a longer one is stored and gives the worker back.
 pub(crate) const SHORT_WAIT: Duration = Duration::from_secs(2);
-/// Executions taken in one claim.
-pub(crate) const CLAIM_MAX: usize = 64;
+/// Executions taken in one claim: so many that ten thousand that are due at once, after a time without a
+/// server, wait for some dozens of commits rather than hundreds; so few that other servers get their share.
+pub(crate) const CLAIM_MAX: usize = 256;
 /// Pause before a worker looks again after the store failed it.
 pub(crate) const TROUBLE_PAUSE: Duration = Duration::from_secs(1);
 /// Claimed so much later than it asked for: nobody was there to do it.

@@ -1,6 +1,6 @@
 //! One attempt at a stage: look, act when it is clear, safe and allowed, and look again.
 
-use super::{Report, Step, Stop, Worker, call, stop_of};
+use super::{Report, Step, Stop, Worker, call, settled_at, stop_of};
 use crate::options::SHORT_WAIT;
 use crate::sight::{BRAKE, LATE_EFFECT, LOST_CALL, RACK_CAP};
 use crate::workflow::{Aborted, Acted, Failure, Look, Seen, StageCx};
@@ -170,8 +170,14 @@ impl Worker<'_> {
         self.authority().await?;
         let cx = self.cx(index, attempt);
         // not interrupted by a cancel: what is sent cannot be unsent, and its answer is worth having
+        let sent = Instant::now();
         let acted = self.bounded(self.work.act(&cx)).await;
         self.check_alive()?;
+        if !matches!(acted, Ok(Acted::Yes | Acted::No(_))) {
+            // it may still land: nothing is ended before, just as after a lost holder
+            self.execution.settle = self.core.options.call_timeout;
+            self.settles = settled_at(sent, self.execution.settle);
+        }
         match acted {
             Ok(Acted::Yes) => self.facts.acted = true,
             Ok(Acted::Unknown(message)) => {

@@ -107,6 +107,12 @@ fn not_charged_for_delay(mut execution: Execution, now: Timestamp) -> Execution 
     execution
 }
 
+/// When no call of that length sent before `from` can land any more. A little longer than that: the clocks of two
+/// servers do not run at quite the same rate.
+fn settled_at(from: Instant, longest_call: Duration) -> Instant {
+    from + longest_call + longest_call / 8
+}
+
 fn parse_facts(execution: &Execution) -> Result<Facts, Error> {
     serde_json::from_str(&execution.facts)
         .map_err(|e| Error::internal(format!("the stored facts of {} do not read: {e}", execution.id)))
@@ -172,8 +178,7 @@ impl<'a> Worker<'a> {
         match loaded {
             Ok((work, mut facts)) => {
                 facts.in_doubt |= !execution.settle.is_zero();
-                // and a little longer: the clocks of two servers do not run at quite the same rate
-                let settles = Instant::now() + execution.settle + execution.settle / 8;
+                let settles = settled_at(Instant::now(), execution.settle);
                 let execution = not_charged_for_delay(execution, core.store.ambient().now());
                 Ok(Self { core, lease, execution, facts, work, cancel, settles })
             }

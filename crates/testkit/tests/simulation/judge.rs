@@ -1,7 +1,7 @@
 //! The judge reads the fleet's own journal of effects, in the order in which they took effect, and the runs'
 //! outcomes; it asks nobody how they came about.
 //!
-//! - One attempt of one step takes effect at most once.
+//! - One attempt of one step takes effect at most once, unless the machine lost its power over it.
 //! - Of one execution, no effect carries a lower fence than one before it.
 //! - Steps take effect in the plan's order, and what is taken back is taken back last.
 //! - No two runs' effects interleave on one machine, and none comes after its run has ended. There are two
@@ -67,7 +67,7 @@ pub fn judge(world: &World, books: &Books, effects: &[Effect], ends: &Ends, bega
     if acts.len() != asked {
         nature.wrong("an act of nobody, or without a fence");
     }
-    once_per_attempt(nature, &acts);
+    once_per_attempt(nature, effects);
     let ends = ends.0.lock().unwrap_or_else(PoisonError::into_inner);
     let mut by_execution: BTreeMap<&str, Vec<&Act<'_>>> = BTreeMap::new();
     acts.iter().for_each(|a| by_execution.entry(a.execution).or_default().push(a));
@@ -86,7 +86,13 @@ pub fn judge(world: &World, books: &Books, effects: &[Effect], ends: &Ends, bega
         let at = |a: &Act<'_>| Duration::from_micros(u64::try_from(a.effect.at_micros - began_micros).unwrap_or(0));
         if let Some(end) = ends.get(execution.id.as_str()) {
             let most = if cut { *end + CALL * 2 } else { *end };
-            for late in own.iter().filter(|a| at(a) > *end) {
+            let lied = |a: &Act<'_>| {
+                effects
+                    .iter()
+                    .any(|e| e.operation == a.effect.operation && e.kind == "fault" && e.detail["rule"] == "lie:1")
+            };
+            // a device that says that it is done, and does it later, cannot be waited for
+            for late in own.iter().filter(|a| at(a) > *end && !lied(a)) {
                 if cut {
                     nature.count("effect: after its execution was terminated, or could not be stopped");
                 }
@@ -101,12 +107,17 @@ pub fn judge(world: &World, books: &Books, effects: &[Effect], ends: &Ends, bega
     nothing_goes_on(nature, books, effects);
 }
 
-fn once_per_attempt(nature: &Nature, acts: &[Act<'_>]) {
-    let mut seen = BTreeMap::new();
-    for a in acts {
-        let first = seen.insert((a.effect.kind.as_str(), a.effect.operation.as_str()), a.effect.number);
-        if let Some(first) = first {
-            let e = a.effect;
+fn once_per_attempt(nature: &Nature, effects: &[Effect]) {
+    let mut seen: BTreeMap<(&str, &str, &str), u64> = BTreeMap::new();
+    for e in effects {
+        if e.kind == "power_lost" {
+            // what was under way there is gone, and leaves nothing to be seen: it is rightly done again
+            seen.retain(|(machine, _, _), _| *machine != e.machine);
+        }
+        if !ACTS.contains(&e.kind.as_str()) {
+            continue;
+        }
+        if let Some(first) = seen.insert((&e.machine, &e.kind, &e.operation), e.number) {
             nature.wrong(format!("{} of {} took effect twice: effects {first} and {}", e.kind, e.operation, e.number));
         }
     }

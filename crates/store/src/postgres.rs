@@ -397,7 +397,10 @@ impl Connection for Postgres {
     }
 
     fn first(&mut self, sql: &str, params: &[Val], show: &mut dyn FnMut(&Row<'_>)) -> Result<(), DbError> {
-        self.rows(sql, params)?.first().map_or(Ok(()), |row| Ok(show(row)))
+        if let Some(row) = self.rows(sql, params)?.first() {
+            show(row);
+        }
+        Ok(())
     }
 
     fn broke(&self) -> bool {

@@ -61,9 +61,12 @@ impl Key {
     /// have made the change since we looked: what it left must not be held against its own twin, which is run
     /// again and finds the answer.
     fn refused_or_overtaken(&self, tx: &mut Tx<'_>, failure: Failure) -> Failure {
-        match (&failure, idempotency::find(tx, &self.scope, &self.key)) {
-            (Failure::Refused(_), Ok(Some(_))) => Failure::Lost(format!("the request with key {:?}", self.key)),
-            (Failure::Refused(_) | Failure::Fenced(_) | Failure::Lost(_) | Failure::Db(_), _) => failure,
+        match &failure {
+            Failure::Refused(_) => match idempotency::find(tx, &self.scope, &self.key) {
+                Ok(Some(_)) => Failure::Lost(format!("the request with key {:?}", self.key)),
+                Ok(None) | Err(_) => failure,
+            },
+            Failure::Fenced(_) | Failure::Lost(_) | Failure::Db(_) => failure,
         }
     }
 

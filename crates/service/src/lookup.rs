@@ -6,7 +6,7 @@ use crate::access::{Digest, hex};
 use domain::Error;
 use domain::token::Token;
 use futures::FutureExt as _;
-use futures::future::{BoxFuture, Shared};
+use futures::future::{BoxFuture, Shared, WeakShared};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,18 +14,36 @@ use store::{Store, token};
 
 type Answer = Result<Option<Token>, Error>;
 
+type Question = BoxFuture<'static, Answer>;
+
 #[derive(Clone)]
 pub(crate) struct Lookups {
     store: Store,
-    asked: Arc<Mutex<HashMap<Digest, Question>>>,
+    asked: Arc<Mutex<HashMap<Digest, Asked>>>,
 }
 
-/// One read, and those who share it. Whoever of them is there drives it: nobody is left waiting by one who left.
-#[derive(Clone)]
-struct Question {
+/// A read that several may share. Whoever of them is there drives it, and it ends with the last of them: one that
+/// nobody drives would hold on to whatever it has taken.
+struct Asked {
     /// Whether it is out: then it is too late to share it.
     out: Arc<AtomicBool>,
-    answer: Shared<BoxFuture<'static, Answer>>,
+    answer: WeakShared<Question>,
+}
+
+/// Whoever leaves, answered or not, leaves nothing behind.
+struct Asking<'a> {
+    lookups: &'a Lookups,
+    digest: Digest,
+    out: Arc<AtomicBool>,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut asked = self.lookups.lock();
+        if asked.get(&self.digest).is_some_and(|there| Arc::ptr_eq(&there.out, &self.out)) {
+            asked.remove(&self.digest);
+        }
+    }
 }
 
 impl Lookups {
@@ -34,40 +52,63 @@ impl Lookups {
     }
 
     pub async fn find(&self, digest: Digest) -> Answer {
-        let question = {
-            let mut asked = self.lock();
-            match asked.get(&digest) {
-                Some(there) if !there.out.load(Ordering::Acquire) => there.clone(),
-                before => {
-                    let next = self.ask(digest, before.map(|b| b.answer.clone()));
-                    asked.insert(digest, next.clone());
-                    next
-                }
-            }
-        };
-        let answer = question.answer.await;
+        let (answer, out) = self.question(digest);
+        let _asking = Asking { lookups: self, digest, out };
+        answer.await
+    }
+
+    /// One to share, if it has not gone out; else the next.
+    fn question(&self, digest: Digest) -> (Shared<Question>, Arc<AtomicBool>) {
         let mut asked = self.lock();
-        if asked.get(&digest).is_some_and(|there| Arc::ptr_eq(&there.out, &question.out)) {
-            asked.remove(&digest);
-        }
-        answer
-    }
-
-    /// A question that goes out when the one before it is answered: of each token one is out at a time.
-    fn ask(&self, digest: Digest, before: Option<Shared<BoxFuture<'static, Answer>>>) -> Question {
-        let (out, store) = (Arc::new(AtomicBool::new(false)), self.store.clone());
-        let goes_out = out.clone();
-        let answer = async move {
-            if let Some(before) = before {
-                drop(before.await);
+        let before = asked.get(&digest).and_then(|there| Some((there.answer.upgrade()?, there.out.clone())));
+        match before {
+            Some((answer, out)) if !out.load(Ordering::Acquire) => (answer, out),
+            before => {
+                let (out, store) = (Arc::new(AtomicBool::new(false)), self.store.clone());
+                let goes_out = out.clone();
+                let question = async move {
+                    // of each token one is out at a time
+                    if let Some((before, _)) = before {
+                        drop(before.await);
+                    }
+                    goes_out.store(true, Ordering::Release);
+                    store.point(token::by_hash(&hex(&digest))).await
+                };
+                let answer = question.boxed().shared();
+                if let Some(weak) = answer.downgrade() {
+                    asked.insert(digest, Asked { out: out.clone(), answer: weak });
+                }
+                (answer, out)
             }
-            goes_out.store(true, Ordering::Release);
-            store.point(token::by_hash(&hex(&digest))).await
-        };
-        Question { out, answer: answer.boxed().shared() }
+        }
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Question>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Digest, Asked>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use store::{Options, SystemAmbient};
+
+    /// Those who leave before they are answered leave no question, and nobody who comes later waits for theirs.
+    #[tokio::test]
+    async fn who_leaves_leaves_nothing_behind() {
+        let lookups = Lookups::new(Store::open(&Options::Memory, Arc::new(SystemAmbient::new())).expect("opens"));
+        let digest = [7; 32];
+        for _ in 0..3 {
+            // shared by two of whom both leave, one of them after it was looked at
+            let (mut first, second) = (Box::pin(lookups.find(digest)), Box::pin(lookups.find(digest)));
+            assert!(futures::poll!(&mut first).is_ready() || lookups.lock().len() == 1);
+            drop((first, second));
+            assert!(lookups.lock().is_empty());
+        }
+        let (answer, out) = lookups.question(digest);
+        out.store(true, Ordering::Release);
+        drop(answer);
+        assert_eq!(lookups.find(digest).await, Ok(None), "the one before was given up, and holds up nobody");
+        assert!(lookups.lock().is_empty());
     }
 }

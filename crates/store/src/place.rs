@@ -20,7 +20,7 @@ pub(crate) struct Place {
 }
 
 /// A file, whatever its name is.
-type File = (u64, u64);
+pub(crate) type File = (u64, u64);
 
 enum Saved {
     Not,
@@ -81,6 +81,6 @@ impl Place {
     }
 }
 
-fn file(path: &Path) -> std::io::Result<File> {
+pub(crate) fn file(path: &Path) -> std::io::Result<File> {
     std::fs::metadata(path).map(|found| (found.dev(), found.ino()))
 }

@@ -5,6 +5,7 @@
 
 use crate::db::{Connection, Row, Val};
 use crate::error::DbError;
+use crate::place::{self, File};
 use crate::postgres;
 use crate::servers::{Newest, Servers};
 use crate::sqlite::Sqlite;
@@ -36,36 +37,37 @@ pub(crate) enum Points {
     Postgres(PostgresPoints),
 }
 
-/// As many as there are threads that could read at the same time; who finds none takes the longer way.
+/// So many can read at the same time; who finds none takes the longer way.
 const SQLITE_CONNECTIONS: usize = 4;
 /// Of each: the upper levels of every tree, and some of the leaves.
 const SQLITE_CACHE_KIB: u32 = 4 * 1024;
 
 pub(crate) struct SqlitePoints {
     path: PathBuf,
+    /// The file that was opened: another one of its name is not ours to read.
+    file: File,
     idle: Mutex<Vec<Sqlite>>,
 }
 
 impl SqlitePoints {
     pub fn open(path: &Path) -> Result<Self, DbError> {
         let idle = (0..SQLITE_CONNECTIONS).map(|_| connect(path)).collect::<Result<_, _>>()?;
-        Ok(Self { path: path.to_owned(), idle: Mutex::new(idle) })
+        let file = place::file(path).map_err(|e| DbError::Away(format!("looking at {}: {e}", path.display())))?;
+        Ok(Self { path: path.to_owned(), file, idle: Mutex::new(idle) })
     }
 
     /// `None`: all connections are in use, or this one must wait for the file.
     pub fn read<T>(&self, point: &Point<T>, now: Timestamp) -> Option<Result<Option<T>, DbError>> {
         let mut connection = lock(&self.idle).pop()?;
         let found = point.run(&mut connection, now);
-        // one that met an error may go on meeting it
-        match &found {
-            Ok(_) => lock(&self.idle).push(connection),
-            Err(_) => {
-                if let Ok(fresh) = connect(&self.path) {
-                    connection = fresh;
-                }
-                lock(&self.idle).push(connection);
-            }
+        // one that met an error may go on meeting it; a lock is none
+        if !matches!(&found, Ok(_) | Err(DbError::Conflict(_)))
+            && place::file(&self.path).is_ok_and(|file| file == self.file)
+            && let Ok(fresh) = connect(&self.path)
+        {
+            connection = fresh;
         }
+        lock(&self.idle).push(connection);
         match found {
             Err(DbError::Conflict(_)) => None,
             found => Some(found),
@@ -100,20 +102,27 @@ impl PostgresPoints {
 
     pub async fn read<T>(&self, point: &Point<T>, now: impl Fn() -> Timestamp) -> Result<Option<T>, DbError> {
         let line = self.line(None).await?;
-        let rows = match postgres::within(line.read(point)).await {
+        let rows = match self.over(&line, point).await {
             // that it broke since its last use says nothing about the database: to read again is safe
             Err(DbError::Away(_)) if line.client.is_closed() => {
                 let line = self.line(Some(&line)).await?;
-                postgres::within(line.read(point)).await
-            }
-            Err(DbError::Away(text)) => {
-                // after silence it is of no use to anybody
-                self.forget(&line).await;
-                Err(DbError::Away(text))
+                self.over(&line, point).await
             }
             rows => rows,
         };
         rows?.first().map(|row| (point.read)(&Row::Postgres(row), now())).transpose()
+    }
+
+    /// A line on which something went wrong is of no use to anybody: it is silent, or what it has prepared is old.
+    async fn over<T>(&self, line: &Arc<Line>, point: &Point<T>) -> Result<Vec<tokio_postgres::Row>, DbError> {
+        let rows = postgres::within(line.read(point)).await;
+        if rows.is_err() {
+            let mut lines = self.0.lock().await;
+            if lines.line.as_ref().is_some_and(|there| Arc::ptr_eq(there, line)) {
+                lines.line = None;
+            }
+        }
+        rows
     }
 
     /// The connection, made anew where it is closed, found broken, or to a server that was replaced.
@@ -143,13 +152,6 @@ impl PostgresPoints {
             Arc::new(Line { client: connected.client, timeline: connected.timeline, statements: Mutex::default() });
         lines.line = Some(line.clone());
         Ok(line)
-    }
-
-    async fn forget(&self, silent: &Arc<Line>) {
-        let mut lines = self.0.lock().await;
-        if lines.line.as_ref().is_some_and(|there| Arc::ptr_eq(there, silent)) {
-            lines.line = None;
-        }
     }
 }
 

@@ -101,41 +101,80 @@ pub(crate) fn run_batch(
     if connection.broke() && matches!(&outcome, Err(Failure::Db(DbFailure(DbError::Away(_))))) {
         outcome = attempt(connection, ambient, signals, &mut batch);
     }
-    let mut there = true;
     match outcome {
-        Ok(()) => {}
+        Ok(()) => {
+            batch.into_iter().for_each(Job::finish);
+            true
+        }
         Err(e) if e.retry_batch() => {
             connection.give_way(0);
-            for job in batch {
-                run_alone(connection, ambient, signals, job);
-            }
-            return there;
+            one_by_one(connection, ambient, signals, batch)
         }
         Err(e) => {
-            there = !matches!(&e, Failure::Db(DbFailure(DbError::Away(_) | DbError::CommitUnknown(_))));
-            let error = e.into_error();
-            batch.iter_mut().for_each(|job| job.refuse(error.clone()));
+            let there = !is_away(&e);
+            refuse(batch, e);
+            there
         }
     }
-    batch.into_iter().for_each(Job::finish);
-    there
 }
 
-/// One closure, tried a few times.
-fn run_alone(connection: &mut dyn Connection, ambient: &dyn Ambient, signals: &Signals, job: Box<dyn Job>) {
-    let mut alone = vec![job];
-    for tries_left in (0..RETRIES_MAX).rev() {
-        match attempt(connection, ambient, signals, &mut alone) {
-            Ok(()) => break,
-            Err(e) if e.retry_batch() && tries_left > 0 => connection.give_way(RETRIES_MAX - tries_left),
+/// Whether nobody else would get further now.
+fn is_away(failure: &Failure) -> bool {
+    matches!(
+        failure,
+        Failure::Db(DbFailure(DbError::Away(_) | DbError::CommitUnknown(_) | DbError::Full(_) | DbError::Timeout(_)))
+    )
+}
+
+fn refuse(batch: impl IntoIterator<Item = Box<dyn Job>>, failure: Failure) {
+    let error = failure.into_error();
+    for mut job in batch {
+        job.refuse(error.clone());
+        job.finish();
+    }
+}
+
+/// Each closure by itself, tried a few times. When the database goes away meanwhile, those who are left hear so
+/// at once: each would wait as long again.
+fn one_by_one(
+    connection: &mut dyn Connection,
+    ambient: &dyn Ambient,
+    signals: &Signals,
+    batch: Vec<Box<dyn Job>>,
+) -> bool {
+    let mut left = batch.into_iter();
+    while let Some(job) = left.next() {
+        let mut alone = vec![job];
+        match run_alone(connection, ambient, signals, &mut alone) {
+            Ok(()) => alone.into_iter().for_each(Job::finish),
             Err(e) => {
-                let error = e.into_error();
-                alone.iter_mut().for_each(|job| job.refuse(error.clone()));
-                break;
+                let away = matches!(&e, Failure::Db(DbFailure(DbError::Away(_) | DbError::CommitUnknown(_))));
+                refuse(alone, e);
+                if away {
+                    let gone = "the database went away while changes were made one by one";
+                    refuse(left, Failure::Db(DbFailure(DbError::Away(gone.to_owned()))));
+                    return false;
+                }
             }
         }
     }
-    alone.into_iter().for_each(Job::finish);
+    true
+}
+
+fn run_alone(
+    connection: &mut dyn Connection,
+    ambient: &dyn Ambient,
+    signals: &Signals,
+    alone: &mut [Box<dyn Job>],
+) -> TxResult<()> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match attempt(connection, ambient, signals, alone) {
+            Err(e) if e.retry_batch() && tries < RETRIES_MAX => connection.give_way(tries),
+            ended => return ended,
+        }
+    }
 }
 
 /// One transaction over the whole batch. An error means that nothing of it was committed, or that

@@ -40,7 +40,12 @@ impl Worker<'_> {
             let look = look.unwrap_or_else(|failure| unanswered(failure, &cx));
             self.store_look(index, &look).await?;
             let (on, look_again) = match look.seen {
-                Seen::Done(message) => return Ok(Report::done(message)),
+                Seen::Done(message) => {
+                    if looked > self.settles {
+                        self.execution.settle = Duration::ZERO;
+                    }
+                    return Ok(Report::done(message));
+                }
                 Seen::Failed(failure) => {
                     self.settle().await?;
                     return self.failed(index, attempt, failure).await;
@@ -56,6 +61,8 @@ impl Worker<'_> {
                 }
                 Seen::Clear => {
                     self.facts.in_doubt = false;
+                    // whatever could still land has landed, or never will
+                    self.execution.settle = Duration::ZERO;
                     match self.act(index, attempt).await? {
                         Some(failed) => return Ok(failed),
                         None => continue,
@@ -148,6 +155,11 @@ impl Worker<'_> {
         if self.now() >= self.execution.deadline {
             return Ok(Some(Report::failed(self.timed_out(index, "the chance to act"))));
         }
+        if stage.destructive && !self.facts.counted {
+            self.count_destructive(&stage).await?;
+        }
+        self.authority().await?;
+        // last of all: between this and the act nothing is waited for
         let id = self.execution.id.clone();
         let rows = self.core.store.read(move |tx| Ok((switch::frozen(tx)?, execution::get(tx, &id)?)));
         let (frozen, row) = rows.await.map_err(stop_of)?;
@@ -164,10 +176,11 @@ impl Worker<'_> {
         if frozen.is_some() {
             return self.sleep_durably(BRAKE.to_owned(), Duration::ZERO).await.map(|()| None);
         }
-        if stage.destructive && !self.facts.counted {
-            self.count_destructive(&stage).await?;
+        self.check_alive()?;
+        if self.lease.remaining() <= self.core.options.call_timeout {
+            // the read took too long: once more, from the look on
+            return Ok(None);
         }
-        self.authority().await?;
         let cx = self.cx(index, attempt);
         // not interrupted by a cancel: what is sent cannot be unsent, and its answer is worth having
         let sent = Instant::now();

@@ -96,7 +96,10 @@ fn everything_comes_to_rest_whatever_the_seed() {
                     if seed >= first + count {
                         return;
                     }
-                    let played = one(seed, seed % TWICE == 0);
+                    // one that panics is told like any other that fails
+                    let play = std::panic::AssertUnwindSafe(|| one(seed, seed % TWICE == 0));
+                    let panicked = |_| Err(format!("seed {seed} panicked\nto replay it:\n  {}", replay(seed)));
+                    let played = std::panic::catch_unwind(play).unwrap_or_else(panicked);
                     if let Ok(report) = &played {
                         let mut total = total.lock().expect("nobody panics here");
                         report.counts.iter().for_each(|(k, n)| *total.entry(k).or_default() += n);
@@ -113,7 +116,13 @@ fn everything_comes_to_rest_whatever_the_seed() {
                 Ok((_, Ok(()))) => continue,
                 Ok((_, Err(e))) => e,
                 Err(_) => {
-                    format!("no seed has ended for {STUCK:?}; the last begun is {}", next.load(Ordering::Relaxed) - 1)
+                    // not a panic: that would wait for the very threads that do not end
+                    let last = next.load(Ordering::Relaxed).saturating_sub(1);
+                    eprintln!(
+                        "no seed has ended for {STUCK:?}; the last begun are {} and below",
+                        last.min(first + count)
+                    );
+                    std::process::exit(1);
                 }
             };
             next.store(u64::MAX / 2, Ordering::Relaxed);

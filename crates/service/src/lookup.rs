@@ -91,7 +91,12 @@ impl Lookups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use store::{Options, SystemAmbient};
+    use domain::TokenId;
+    use domain::token::{self as tokens, Role};
+    use futures::poll;
+    use std::pin::pin;
+    use store::{Ambient as _, Caller, Cause, Fate, Options, SystemAmbient, Way};
+    use tokio::sync::Semaphore;
 
     /// Those who leave before they are answered leave no question, and nobody who comes later waits for theirs.
     #[tokio::test]
@@ -110,5 +115,55 @@ mod tests {
         drop(answer);
         assert_eq!(lookups.find(digest).await, Ok(None), "the one before was given up, and holds up nobody");
         assert!(lookups.lock().is_empty());
+    }
+
+    /// Reads get to the database at once; their answers wait to be let back.
+    struct HeldBack {
+        read: Arc<Semaphore>,
+        back: Arc<Semaphore>,
+    }
+
+    impl Way for HeldBack {
+        fn there(&self, _: bool) -> BoxFuture<'static, Fate> {
+            Box::pin(async { Fate::Through })
+        }
+
+        fn back(&self) -> BoxFuture<'static, ()> {
+            let (read, back) = (self.read.clone(), self.back.clone());
+            Box::pin(async move {
+                read.add_permits(1);
+                back.acquire().await.expect("open").forget();
+            })
+        }
+    }
+
+    /// Another server revokes the token while a question about it is out: who came before may still get in, who
+    /// comes after does not.
+    #[tokio::test]
+    async fn a_call_is_judged_by_a_read_that_began_after_it_came() {
+        let ambient = Arc::new(SystemAmbient::new());
+        let store = Store::open(&Options::Memory, ambient.clone()).expect("opens");
+        let id = TokenId::generate(ambient.uuid());
+        let token = Token::new(id.clone(), "who", Role::Viewer, "mwt_", ambient.now(), "system");
+        let cause = |what| Cause::operator("system", what, "");
+        let digest = [7; 32];
+        let new = move |tx: &mut store::Tx<'_>| token::insert(tx, &token, &hex(&digest), &cause(tokens::CREATED));
+        store.write(&Caller::new("system"), "tokens", new).await.expect("inserts");
+
+        let (read, back) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+        let way = HeldBack { read: read.clone(), back: back.clone() };
+        let shared = store.simulated(ambient, Arc::new(way)).expect("shares");
+        let lookups = Lookups::new(shared);
+        let mut before = pin!(lookups.find(digest));
+        assert!(poll!(before.as_mut()).is_pending());
+        read.acquire().await.expect("open").forget();
+        let gone = move |tx: &mut store::Tx<'_>| token::revoke(tx, &id, &cause(tokens::REVOKED)).map(drop);
+        store.write(&Caller::new("system"), "tokens", gone).await.expect("revokes");
+        let mut after = pin!(lookups.find(digest));
+        assert!(poll!(after.as_mut()).is_pending());
+        back.add_permits(2);
+        let revoked = |answer: Answer| answer.expect("reads").expect("is there").revoked_at.is_some();
+        assert!(!revoked(before.await), "read before it was revoked");
+        assert!(revoked(after.await), "read anew");
     }
 }

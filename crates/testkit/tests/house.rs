@@ -173,3 +173,37 @@ fn licences_are_those_that_we_allow() {
         assert!(fine, "{} is under {licence}", package["name"]);
     }
 }
+
+/// The list of planted faults does not rot: each still fits the tree and names tests that are there.
+/// (`scripts/planted` shows that those find it.)
+#[test]
+fn every_planted_fault_still_applies() {
+    let mut faults = Vec::new();
+    files(&root().join("crates/testkit/planted"), "patch", &mut faults);
+    assert!(faults.len() >= 12, "found the faults");
+    let sources = rust_files();
+    for fault in faults {
+        let name = fault.file_name().expect("a name").to_string_lossy().into_owned();
+        let text = std::fs::read_to_string(&fault).expect("reads");
+        let (head, changes) = text.split_once("\n--- a/").expect("a head and a unified diff");
+        let field = |key: &str| {
+            let value = head.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(": "));
+            value.unwrap_or_else(|| panic!("{name} has no line {key}:")).to_owned()
+        };
+        ["Breaks", "Because", "Test"].into_iter().map(field).for_each(drop);
+        for test in field("Found-by").split_whitespace() {
+            let (function, by_macro) = (format!("fn {test}("), format!("!({test},"));
+            let there = sources.iter().any(|(_, source)| source.contains(&function) || source.contains(&by_macro));
+            assert!(there, "{name} is to be found by {test}, which is not there");
+        }
+        for change in changes.split("\n--- a/") {
+            let path = change.lines().next().expect("a file");
+            let source = std::fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{name}: {path}: {e}"));
+            for hunk in change.split("\n@@ ").skip(1) {
+                let old = hunk.lines().skip(1).filter(|line| !line.starts_with('+'));
+                let old: String = old.flat_map(|line| [line.get(1..).unwrap_or_default(), "\n"]).collect();
+                assert!(source.contains(&old), "{name} no longer applies to {path}: write it anew, or remove it");
+            }
+        }
+    }
+}

@@ -2,6 +2,7 @@
 //! last one; and a secret that is shown once and written nowhere.
 
 use crate::callers::{Caller, caller, caller_at, caller_for, keyed, root};
+use crate::door::reflection_for;
 use crate::fixture::{Api, map, on_both, start, start_plan, step, within};
 use crate::refusal::{refused, refused_field};
 use crate::two_servers::Two;
@@ -63,9 +64,12 @@ on_both!(a_revoked_token_is_refused_from_the_next_call_on, |api| async move {
         for _ in 0..3 {
             who.me().await.expect("is known, and remembered");
         }
+        reflection_for(&api, &who.secret).await.expect("reflects");
         let revoked = root.revoke(&who.token.token_id).await.expect("revokes");
         assert_eq!((revoked.state.as_str(), revoked.revoked_by.as_str()), ("revoked", "tester"));
         refused(who.me().await, Code::Unauthenticated, "TOKEN_REVOKED");
+        // this makes no call that would look at the token once more: the gate alone must know
+        refused(reflection_for(&api, &who.secret).await, Code::Unauthenticated, "TOKEN_REVOKED");
         assert_eq!(root.revoke(&who.token.token_id).await.expect("again"), revoked, "again is no change");
     }
 });

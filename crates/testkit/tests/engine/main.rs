@@ -1,6 +1,8 @@
 //! The engine against its promises: waits that hold no worker, budgets, hand-over, takeover, fences.
 #![allow(clippy::expect_used, clippy::panic, reason = "a test throughout")]
 
+mod guards;
+
 use domain::ExecutionId;
 use domain::run::RunPhase;
 use engine::EngineOptions;
@@ -430,6 +432,18 @@ impl Exec for SilentHost {
     }
 }
 
+/// Starts a run of one command on a new machine.
+async fn start_command(service: &Service) -> String {
+    service.register_machine(&admin(), machine("m-1")).await.expect("registers");
+    let kind = domain::plan::StepKind::Ssh { command: "echo".into(), args: vec![], environment: Default::default() };
+    let step = domain::plan::Step { name: "run".into(), timeout_seconds: Some(20), max_retries: Some(2), kind };
+    let plan = domain::plan::Plan { id: "command".into(), display_name: String::new(), steps: vec![step] };
+    service.create_plan(&admin(), plan, "api").await.expect("creates");
+    let mut request = start("m-1", "", "r");
+    request.plan_id = "command".into();
+    service.start_run(&admin(), request).await.expect("starts").run.id.to_string()
+}
+
 /// Runs one command on a host that keeps silent; answers how often it was started.
 async fn starts_of_a_command(silence: Silence) -> usize {
     let fleet = Fleet::new(Database::Memory, 1);
@@ -445,15 +459,8 @@ async fn starts_of_a_command(silence: Silence) -> usize {
     let first = engine();
     host.engine.set(first.clone()).ok().expect("set once");
     let service = fleet.service(&first).await;
-    service.register_machine(&admin(), machine("m-1")).await.expect("registers");
-    let kind = domain::plan::StepKind::Ssh { command: "echo".into(), args: vec![], environment: Default::default() };
-    let step = domain::plan::Step { name: "run".into(), timeout_seconds: Some(20), max_retries: Some(2), kind };
-    let plan = domain::plan::Plan { id: "command".into(), display_name: String::new(), steps: vec![step] };
-    service.create_plan(&admin(), plan, "api").await.expect("creates");
     first.start().await.expect("starts");
-    let mut request = start("m-1", "", "r");
-    request.plan_id = "command".into();
-    let run = service.start_run(&admin(), request).await.expect("starts").run.id.to_string();
+    let run = start_command(&service).await;
     if matches!(silence, Silence::AfterACrash(_)) {
         eventually("the crash", || async { host.started.load(Ordering::SeqCst).then_some(()) }).await;
         engine().start().await.expect("starts again");

@@ -12,6 +12,7 @@ use crate::tx::Tx;
 use domain::condition::Condition;
 use domain::filter::{Field, Filter, Schema};
 use domain::lifecycle::{Guard, Owner};
+use domain::look::is_looked_at;
 use domain::machine::{ActiveRun, Labels, Machine, MachineSpec, Phase};
 use domain::observation::Lane;
 use domain::{Error, MachineId, Reason, RunId, Timestamp};
@@ -322,7 +323,9 @@ pub fn set_phase(
         // it is gone: whoever registers that hardware anew must not meet it
         tx.exec(IDENTIFIERS_DELETE, params![machine.id.as_str()])?;
     }
-    if change.active_run.is_none() && cause.owner() != Owner::Reconciler {
+    // a look shows something else after a run; an operator's word changes nothing that a look would show
+    let let_go = change.active_run.is_none() && cause.owner() == Owner::Executor;
+    if let_go || is_looked_at(machine.phase) != is_looked_at(change.to) {
         tx.signal(Signal::MachineChanged(machine.id.clone()));
     }
     tx.transition(t, cause, guard, |tx| {

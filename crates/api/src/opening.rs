@@ -61,16 +61,10 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Opening<I> {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
 
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
-    }
-
+    /// Answers of up to a kilobyte, which most are, are then copied and leave together; written where they lie,
+    /// each would be a system call of its own.
     fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
+        false
     }
 }
 

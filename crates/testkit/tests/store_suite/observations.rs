@@ -266,7 +266,11 @@ on_every_store!(what_changed_about_a_machine_is_worth_a_look, |store| async move
     assert!(changed.try_recv().is_err(), "nothing has changed");
     let moved = store.put("m-1", |tx| set_phase(tx, &machine_id("m-1"), Phase::Ready)).await;
     assert_eq!(moved, Ok(Moved::Moved));
-    assert_eq!(changed.try_recv().ok(), Some(machine_id("m-1")));
+    assert!(changed.try_recv().is_err(), "an operator's word changes nothing that a look would show");
+    for to in [Phase::Rma, Phase::Ready] {
+        assert_eq!(store.put("m-1", move |tx| set_phase(tx, &machine_id("m-1"), to)).await, Ok(Moved::Moved));
+        assert_eq!(changed.try_recv().ok(), Some(machine_id("m-1")), "{to}: it is looked at no more, and again");
+    }
     let run = store.request("m-1", &["a"]).await;
     let hold = move |tx: &mut Tx<'_>| {
         let m = machine::get_for_update(tx, &machine_id("m-1"))?.expect("is there");

@@ -120,10 +120,7 @@ pub(crate) fn run_batch(
 
 /// Whether nobody else would get further now.
 fn is_away(failure: &Failure) -> bool {
-    matches!(
-        failure,
-        Failure::Db(DbFailure(DbError::Away(_) | DbError::CommitUnknown(_) | DbError::Full(_) | DbError::Timeout(_)))
-    )
+    matches!(failure, Failure::Db(DbFailure(DbError::Away(_) | DbError::CommitUnknown(_))))
 }
 
 fn refuse(batch: impl IntoIterator<Item = Box<dyn Job>>, failure: Failure) {
@@ -148,7 +145,7 @@ fn one_by_one(
         match run_alone(connection, ambient, signals, &mut alone) {
             Ok(()) => alone.into_iter().for_each(Job::finish),
             Err(e) => {
-                let away = matches!(&e, Failure::Db(DbFailure(DbError::Away(_) | DbError::CommitUnknown(_))));
+                let away = is_away(&e);
                 refuse(alone, e);
                 if away {
                     let gone = "the database went away while changes were made one by one";

@@ -61,6 +61,7 @@ reasons! {
     PlanNotFound = "PLAN_NOT_FOUND" => NotFound,
     ExecutionNotFound = "EXECUTION_NOT_FOUND" => NotFound,
     TokenNotFound = "TOKEN_NOT_FOUND" => NotFound,
+    CredentialNotFound = "CREDENTIAL_NOT_FOUND" => NotFound,
     /// Nothing of any kind has this id.
     IdNotFound = "ID_NOT_FOUND" => NotFound,
     /// REST: nothing stands at that path.
@@ -78,6 +79,20 @@ reasons! {
     RunAlreadyEnded = "RUN_ALREADY_ENDED" => FailedPrecondition,
     ProviderUnknown = "PROVIDER_UNKNOWN" => FailedPrecondition,
     CapabilityMissing = "CAPABILITY_MISSING" => FailedPrecondition,
+    /// Machines still name it.
+    CredentialInUse = "CREDENTIAL_IN_USE" => FailedPrecondition,
+    /// A machine names no credential of the kind that is needed to reach it.
+    CredentialMissing = "CREDENTIAL_MISSING" => FailedPrecondition,
+    /// The key that opens the stored credentials is not configured, or is another.
+    SecretKeyUnavailable = "SECRET_KEY_UNAVAILABLE" => FailedPrecondition,
+    /// A BMC or host did not take our user and password, or key.
+    LoginRefused = "LOGIN_REFUSED" => FailedPrecondition,
+    UntrustedCertificate = "UNTRUSTED_CERTIFICATE" => FailedPrecondition,
+    HostKeyChanged = "HOST_KEY_CHANGED" => FailedPrecondition,
+    /// What answers is another machine than the one in our records.
+    WrongMachine = "WRONG_MACHINE" => FailedPrecondition,
+    /// It answered, and the answer was no.
+    ProviderRefused = "PROVIDER_REFUSED" => FailedPrecondition,
     ClusterMissing = "CLUSTER_MISSING" => FailedPrecondition,
     /// An operator has stopped all automation.
     Frozen = "FROZEN" => FailedPrecondition,
@@ -93,7 +108,19 @@ reasons! {
     RateLimited = "RATE_LIMITED" => ResourceExhausted,
     QueueFull = "QUEUE_FULL" => ResourceExhausted,
     StorageFull = "STORAGE_FULL" => ResourceExhausted,
+    /// Too many calls to one BMC or host at once.
+    EndpointBusy = "ENDPOINT_BUSY" => ResourceExhausted,
     StoreUnavailable = "STORE_UNAVAILABLE" => Unavailable,
+    /// Nothing answers at an address: no route, no name, no answer in time.
+    Unreachable = "UNREACHABLE" => Unavailable,
+    /// Something is there, and lets nobody in at that port.
+    ConnectionRefused = "CONNECTION_REFUSED" => Unavailable,
+    /// It failed so often that it is left alone for a while.
+    CircuitOpen = "CIRCUIT_OPEN" => Unavailable,
+    /// It answered with something that is no answer.
+    BadAnswer = "BAD_ANSWER" => Unavailable,
+    /// It was told, and has not answered: it may have been done.
+    ProviderSilent = "PROVIDER_SILENT" => Unavailable,
     /// A commit was sent and its answer lost. Repeating the call is safe and tells.
     OutcomeUnknown = "OUTCOME_UNKNOWN" => Unavailable,
     ShuttingDown = "SHUTTING_DOWN" => Unavailable,
@@ -101,6 +128,17 @@ reasons! {
     /// REST: something stands at that path, but not for that method.
     MethodNotAllowed = "METHOD_NOT_ALLOWED" => Unimplemented,
     Internal = "INTERNAL" => Internal,
+}
+
+impl Reason {
+    /// As conditions spell it: `LoginRefused` for `LOGIN_REFUSED`.
+    pub fn word(self) -> String {
+        let capital = |part: &str| {
+            let (first, rest) = part.split_at(1);
+            format!("{first}{}", rest.to_ascii_lowercase())
+        };
+        self.as_str().split('_').map(capital).collect()
+    }
 }
 
 impl Code {

@@ -4,8 +4,11 @@
 //! come in as arguments, so that everything here replays and can be tested to exhaustion.
 
 pub mod condition;
+pub mod credential;
+pub mod endpoint;
 pub mod error;
 pub mod filter;
+pub mod hardware;
 pub mod id;
 pub mod lifecycle;
 pub mod limits;
@@ -16,11 +19,14 @@ pub mod observation;
 pub mod plan;
 pub mod plan_defaults;
 pub mod run;
+pub mod secret;
 pub mod stage;
 pub mod step;
 pub mod time;
 pub mod token;
+mod words;
 
 pub use error::{Code, Error, Reason};
 pub use id::{ExecutionId, MachineId, RunId, SessionId, TokenId};
+pub use secret::Secret;
 pub use time::Timestamp;

@@ -22,6 +22,8 @@ pub const PARAMETERS_MAX: usize = 64;
 pub const PARAMETERS_BYTES_MAX: usize = 8 * 1024;
 /// A key by which a caller makes a change repeatable.
 pub const IDEMPOTENCY_KEY_MAX: usize = 128;
+/// Credentials that one machine may name.
+pub const CREDENTIALS_MAX: usize = 8;
 /// What a step's or a run's message is cut to: providers can be talkative.
 pub const MESSAGE_MAX: usize = 1024;
 pub const COMMENT_MAX: usize = 2048;

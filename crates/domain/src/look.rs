@@ -4,6 +4,7 @@
 //! them does not tell is not guessed: the condition keeps its last value and is no longer confirmed.
 
 use crate::condition::{Condition, ConditionType};
+use crate::error::Reason;
 use crate::limits::short;
 use crate::machine::{Machine, MachineSpec, Phase};
 use crate::observation::{Freshness, Lane, Observation, Observed, Trouble};
@@ -34,9 +35,21 @@ pub enum Hardware {
 }
 
 impl Hardware {
-    /// A provider's no, by its class.
-    pub fn refused(class: FailureClass, message: &str) -> Self {
+    /// A provider's no: by its reason where it gives one of its own, else by its class.
+    pub fn refused(class: FailureClass, reason: Reason, message: &str) -> Self {
         let trouble = |reason| Trouble::new(reason, message);
+        match reason {
+            Reason::ProviderRefused => {}
+            // nothing was asked; that says nothing about the machine
+            Reason::CredentialMissing
+            | Reason::CredentialNotFound
+            | Reason::SecretKeyUnavailable
+            | Reason::CapabilityMissing
+            | Reason::EndpointBusy
+            | Reason::StoreUnavailable => return Hardware::Blind(trouble(&reason.word())),
+            Reason::WrongMachine => return Hardware::Silent(trouble(WRONG_MACHINE)),
+            other => return Hardware::Silent(trouble(&other.word())),
+        }
         match class {
             FailureClass::Transient => Hardware::Silent(trouble("Unreachable")),
             FailureClass::Hardware => Hardware::Silent(trouble("HardwareFault")),

@@ -96,7 +96,7 @@ fn every_condition_of_every_kind_of_look() {
 #[test]
 fn a_refusal_is_silence_or_blindness_by_its_class() {
     for class in FailureClass::ALL {
-        let blind = matches!(Hardware::refused(class, "x"), Hardware::Blind(_));
+        let blind = matches!(Hardware::refused(class, Reason::ProviderRefused, "x"), Hardware::Blind(_));
         assert_eq!(blind, matches!(class, FailureClass::DependencyDown | FailureClass::InvalidInput), "{class}");
     }
 }
@@ -206,7 +206,10 @@ fn words_that_change_from_look_to_look_are_no_news() {
     };
     assert!(again(Hardware::no_answer("no answer within 9 s"), Member::NotReady("heartbeat 33 s ago".into())));
     assert!(
-        !again(Hardware::refused(FailureClass::Transient, "refused"), Member::NotReady("x".into())),
+        !again(
+            Hardware::refused(FailureClass::Transient, Reason::ProviderRefused, "refused"),
+            Member::NotReady("x".into())
+        ),
         "another reason"
     );
     assert!(!again(silent(), Member::Joined), "a flip");

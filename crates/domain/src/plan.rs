@@ -4,8 +4,8 @@ use crate::error::{Error, Reason};
 use crate::id::check_name;
 use crate::limits;
 use crate::machine::check_text;
+use crate::words::words;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::time::Duration;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,36 +39,6 @@ impl Step {
     pub fn max_retries(&self) -> u32 {
         self.max_retries.map_or(DEFAULT_MAX_RETRIES, i32::unsigned_abs)
     }
-}
-
-/// Declares a closed set of words with one spelling each.
-macro_rules! words {
-    ($(#[$doc:meta])* $name:ident { $($variant:ident = $text:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $name { $($variant),+ }
-
-        impl $name {
-            pub const ALL: &'static [$name] = &[$($name::$variant),+];
-
-            pub const fn as_str(self) -> &'static str {
-                match self { $($name::$variant => $text),+ }
-            }
-
-            pub fn parse(field: &str, text: &str) -> Result<Self, Error> {
-                Self::ALL.iter().copied().find(|w| w.as_str() == text).ok_or_else(|| {
-                    let known: Vec<&str> = Self::ALL.iter().map(|w| w.as_str()).collect();
-                    Error::field(field, format!("{text:?} is unknown; use one of {}", known.join(", "))).allowing(known)
-                })
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-    };
 }
 
 words!(RebootMode { Bmc = "bmc", Inband = "inband", Force = "force" });

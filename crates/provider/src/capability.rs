@@ -1,6 +1,6 @@
 //! The capability traits. Every call is short: long work is accepted, then observed.
 
-use crate::{Ack, Operation, ProviderResult, Target};
+use crate::{Ack, Management, Operation, ProviderResult, Target};
 use async_trait::async_trait;
 use domain::plan::{BootMode, Capability, RebootMode};
 use std::collections::BTreeMap;
@@ -39,6 +39,12 @@ pub struct Install {
 #[async_trait]
 pub trait Inspect: Send + Sync {
     async fn inspect(&self, target: &Target) -> ProviderResult<Inspection>;
+
+    /// `inspect`, asked by an observer of every machine again and again: cheap, leaves no trace, and need not
+    /// tell the boot id.
+    async fn watch(&self, target: &Target) -> ProviderResult<Inspection> {
+        self.inspect(target).await
+    }
 }
 
 #[async_trait]
@@ -195,6 +201,10 @@ pub trait Provider: Send + Sync {
         None
     }
     fn rma(&self) -> Option<&dyn RmaControl> {
+        None
+    }
+    /// For people who work on one machine's controller; no step needs it.
+    fn management(&self) -> Option<&dyn Management> {
         None
     }
 

@@ -1,15 +1,19 @@
 //! What a provider can do for a machine, as capability traits. Adapters implement some of them; stages
 //! ask for the one they need. Nothing here touches the store, and nothing above sees an adapter.
 
+mod bmc;
 mod capability;
 mod error;
+mod keyring;
 mod registry;
 mod target;
 
+pub use bmc::{Bmc, BmcState, Discovered, Management};
 pub use capability::{
     BootControl, Chunk, ClusterControl, Command, Drain, Exec, ExecProgress, ExecState, ImageControl, Inspect,
     Inspection, Install, Membership, NetworkControl, PowerControl, PowerState, Provider, RmaControl, Stream,
 };
 pub use error::{Ack, ProviderError, ProviderResult};
+pub use keyring::{Keyring, Pin};
 pub use registry::Providers;
 pub use target::{Operation, Target};

@@ -65,9 +65,11 @@ impl Asking<'_> {
         let Some(inspect) = provider.inspect() else {
             return Hardware::blind("CannotInspect", "its provider cannot inspect machines");
         };
-        match self.ask(inspect.inspect(&self.target)).await {
+        match self.ask(inspect.watch(&self.target)).await {
             Answer::Given(seen) => Hardware::Answered(facts(seen)),
-            Answer::Refused(ProviderError::Refused { class, message }) => Hardware::refused(class, &message),
+            Answer::Refused(ProviderError::Refused { class, reason, message }) => {
+                Hardware::refused(class, reason, &message)
+            }
             Answer::Refused(ProviderError::Unknown { message }) => Hardware::no_answer(&message),
             Answer::Late => Hardware::no_answer(&self.late()),
             Answer::Panicked => Hardware::blind("ProviderFailed", "the provider failed; the server's log has more"),

@@ -68,7 +68,7 @@ mod tests {
         assert_eq!(latency(&Labels::new()), Ok(None));
         assert_eq!(output_bytes(&labels(OUTPUT_LABEL, "99999999999")), Ok(Some(OUTPUT_MAX_BYTES)));
         for bad in ["", "-1", "x", "99999999999"] {
-            let Err(ProviderError::Refused { class, message }) = latency(&labels(LATENCY_LABEL, bad)) else {
+            let Err(ProviderError::Refused { class, message, .. }) = latency(&labels(LATENCY_LABEL, bad)) else {
                 panic!("{bad:?} was taken")
             };
             assert_eq!(class, FailureClass::InvalidInput);

@@ -230,7 +230,7 @@ async fn a_malformed_rule_is_named() {
     let fleet = fleet();
     for (label, value) in [("sim.fault.netboot", "fial:2"), ("sim.latency_ms", "fast")] {
         match fleet.set_boot(&machine(&[(label, value)]), BootMode::Pxe, false, &op("netboot", 1)).await {
-            Err(ProviderError::Refused { class: FailureClass::InvalidInput, message }) => {
+            Err(ProviderError::Refused { class: FailureClass::InvalidInput, message, .. }) => {
                 assert!(message.contains(label) && message.contains(value), "{message}");
             }
             other => panic!("{label}={value} gave {other:?}"),

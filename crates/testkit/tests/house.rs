@@ -5,6 +5,24 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use testkit::golden::root;
 
+const EVERYTHING: &[&str] = &[
+    "domain",
+    "proto",
+    "store",
+    "provider",
+    "engine",
+    "workflow",
+    "reconcile",
+    "service",
+    "api",
+    "sim",
+    "redfish",
+    "ipmi",
+    "ssh",
+    "kube",
+    "datacenter",
+];
+
 /// From the bottom up: a crate uses only crates above it in this list, and of those only the ones named.
 /// (`docs/architecture.md` says why.)
 const LAYERS: &[(&str, &[&str])] = &[
@@ -18,12 +36,14 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("service", &["domain", "store", "provider", "engine", "workflow"]),
     ("api", &["domain", "proto", "service"]),
     ("sim", &["domain", "provider"]),
-    (
-        "millwright",
-        &["domain", "proto", "store", "provider", "engine", "workflow", "reconcile", "service", "api", "sim"],
-    ),
-    ("testkit", &["domain", "proto", "store", "provider", "engine", "workflow", "reconcile", "service", "api", "sim"]),
-    ("bench", &["domain", "proto", "store", "api", "sim", "testkit"]),
+    ("redfish", &["domain", "provider"]),
+    ("ipmi", &["domain", "provider"]),
+    ("ssh", &["domain", "provider"]),
+    ("kube", &["domain", "provider"]),
+    ("datacenter", &["domain", "provider", "redfish", "ipmi", "ssh", "kube"]),
+    ("millwright", EVERYTHING),
+    ("testkit", EVERYTHING),
+    ("bench", &["domain", "proto", "store", "provider", "reconcile", "api", "sim", "datacenter", "testkit"]),
 ];
 
 fn manifest(name: &str) -> String {

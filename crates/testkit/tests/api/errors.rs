@@ -21,6 +21,7 @@ fn documented(reason: Reason) -> Code {
         | Reason::PlanNotFound
         | Reason::ExecutionNotFound
         | Reason::TokenNotFound
+        | Reason::CredentialNotFound
         | Reason::IdNotFound
         | Reason::NoSuchPath => Code::NotFound,
         // "active run, illegal transition or hard invariant"
@@ -34,7 +35,15 @@ fn documented(reason: Reason) -> Code {
         | Reason::ClusterMissing
         | Reason::Frozen
         | Reason::NotConfirmed
-        | Reason::LastAdmin => Code::FailedPrecondition,
+        | Reason::LastAdmin
+        | Reason::CredentialInUse
+        | Reason::CredentialMissing
+        | Reason::SecretKeyUnavailable
+        | Reason::LoginRefused
+        | Reason::UntrustedCertificate
+        | Reason::HostKeyChanged
+        | Reason::WrongMachine
+        | Reason::ProviderRefused => Code::FailedPrecondition,
         // "missing or malformed field, unknown run type, bad filter, bad page token"
         Reason::InvalidField
         | Reason::InvalidFilter
@@ -53,8 +62,16 @@ fn documented(reason: Reason) -> Code {
         Reason::RoleTooLow | Reason::OutOfScope => Code::PermissionDenied,
         // "database away"
         Reason::StoreUnavailable | Reason::OutcomeUnknown | Reason::ShuttingDown => Code::Unavailable,
+        // hardware away
+        Reason::Unreachable
+        | Reason::ConnectionRefused
+        | Reason::CircuitOpen
+        | Reason::BadAnswer
+        | Reason::ProviderSilent => Code::Unavailable,
         // "a limit reached"
-        Reason::LimitReached | Reason::RateLimited | Reason::QueueFull | Reason::StorageFull => Code::ResourceExhausted,
+        Reason::LimitReached | Reason::RateLimited | Reason::QueueFull | Reason::EndpointBusy | Reason::StorageFull => {
+            Code::ResourceExhausted
+        }
         // "a non-zero Machine.version that does not match"
         Reason::VersionMismatch | Reason::Contention => Code::Aborted,
         // "a token before the kept range or beyond the head"
@@ -85,7 +102,9 @@ fn the_reasons_are_spelt_as_they_were() {
         IDEMPOTENCY_KEY_REUSED ACTIVE_RUN ILLEGAL_TRANSITION NOT_YOUR_TRANSITION PHASE_FORBIDS_RUN RUN_ALREADY_ENDED \
         PROVIDER_UNKNOWN CAPABILITY_MISSING CLUSTER_MISSING FROZEN NOT_CONFIRMED LAST_ADMIN VERSION_MISMATCH CONTENTION \
         SEQUENCE_OUT_OF_RANGE LIMIT_REACHED RATE_LIMITED QUEUE_FULL STORAGE_FULL STORE_UNAVAILABLE OUTCOME_UNKNOWN SHUTTING_DOWN \
-        DEADLINE_EXCEEDED INTERNAL NO_SUCH_PATH METHOD_NOT_ALLOWED";
+        DEADLINE_EXCEEDED INTERNAL NO_SUCH_PATH METHOD_NOT_ALLOWED CREDENTIAL_NOT_FOUND CREDENTIAL_IN_USE \
+        CREDENTIAL_MISSING SECRET_KEY_UNAVAILABLE LOGIN_REFUSED UNTRUSTED_CERTIFICATE HOST_KEY_CHANGED WRONG_MACHINE \
+        PROVIDER_REFUSED ENDPOINT_BUSY UNREACHABLE CONNECTION_REFUSED CIRCUIT_OPEN BAD_ANSWER PROVIDER_SILENT";
     let now: Vec<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
     for word in known.split_whitespace() {
         assert!(now.contains(&word), "{word} is gone or renamed");

@@ -95,8 +95,15 @@ on_every_store!(each_flip_is_one_row_under_the_machines_history, |store| async m
     let down = ["m-1/BMCReachable True False 2", "m-1/Degraded False True 2"];
     assert_eq!(flips(store.log_after(head).await), down, "what was not seen has not flipped");
     let head = store.head().await;
-    seen(&store, "m-1", Look { hardware: Hardware::refused(domain::stage::FailureClass::Transient, "x"), ..silent })
-        .await;
+    seen(
+        &store,
+        "m-1",
+        Look {
+            hardware: Hardware::refused(domain::stage::FailureClass::Transient, domain::Reason::ProviderRefused, "x"),
+            ..silent
+        },
+    )
+    .await;
     assert_eq!(store.log_after(head).await, [], "another reason is no flip");
 });
 

@@ -1,6 +1,7 @@
 //! What a stage body is given, and the few judgements they share.
 
 use async_trait::async_trait;
+use domain::Reason;
 use domain::limits::short;
 use domain::look::another_machine;
 use domain::stage::FailureClass;
@@ -62,7 +63,9 @@ impl<'a> At<'a> {
         let Some(inspect) = self.access.provider.inspect() else { return Err(Seen::Failed(missing("inspect"))) };
         let seen = inspect.inspect(self.target()).await.map_err(|e| self.unseen(e))?;
         match another_machine(&self.target().spec, &seen.serial_number, &seen.system_uuid) {
-            Some(message) => Err(Seen::Failed(Failure::new("WRONG_MACHINE", FailureClass::Conflict, message))),
+            Some(message) => {
+                Err(Seen::Failed(Failure::new(Reason::WrongMachine.as_str(), FailureClass::Conflict, message)))
+            }
             None => Ok(seen),
         }
     }
@@ -72,11 +75,11 @@ impl<'a> At<'a> {
     pub fn unseen(&self, e: ProviderError) -> Seen {
         let acted = self.cx.may_have_acted;
         match e {
-            ProviderError::Refused { class, message } if !acted || class.retry_budget() == 0 => {
-                Seen::Failed(Failure::new("PROVIDER_REFUSED", class, message))
+            ProviderError::Refused { class, reason, message } if !acted || class.retry_budget() == 0 => {
+                Seen::Failed(Failure::new(reason.as_str(), class, message))
             }
             ProviderError::Unknown { message } if !acted => {
-                Seen::Failed(Failure::new("PROVIDER_SILENT", FailureClass::Transient, message))
+                Seen::Failed(Failure::new(Reason::ProviderSilent.as_str(), FailureClass::Transient, message))
             }
             ProviderError::Refused { message, .. } | ProviderError::Unknown { message } => {
                 self.waiting(format!("the machine to answer: {}", short(&message)))
@@ -91,7 +94,7 @@ impl<'a> At<'a> {
 
 pub(crate) fn missing(capability: &str) -> Failure {
     Failure::new(
-        "CAPABILITY_MISSING",
+        Reason::CapabilityMissing.as_str(),
         FailureClass::InvalidInput,
         format!("the provider no longer has the capability {capability:?}"),
     )
@@ -102,7 +105,9 @@ pub(crate) fn acted(answer: ProviderResult<Ack>) -> Acted {
     match answer {
         Ok(Ack::Done | Ack::Accepted) => Acted::Yes,
         Err(ProviderError::Unknown { message }) => Acted::Unknown(message),
-        Err(ProviderError::Refused { class, message }) => Acted::No(Failure::new("PROVIDER_REFUSED", class, message)),
+        Err(ProviderError::Refused { class, reason, message }) => {
+            Acted::No(Failure::new(reason.as_str(), class, message))
+        }
     }
 }
 
@@ -110,7 +115,7 @@ pub(crate) fn acted(answer: ProviderResult<Ack>) -> Acted {
 pub(crate) fn settled(answer: ProviderResult<Ack>) -> Result<(), Failure> {
     match acted(answer) {
         Acted::Yes => Ok(()),
-        Acted::Unknown(message) => Err(Failure::new("PROVIDER_SILENT", FailureClass::Transient, message)),
+        Acted::Unknown(message) => Err(Failure::new(Reason::ProviderSilent.as_str(), FailureClass::Transient, message)),
         Acted::No(failure) => Err(failure),
     }
 }

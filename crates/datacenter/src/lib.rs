@@ -1,0 +1,1 @@
+//! The provider for real machines: chooses between their Redfish, IPMI, SSH and cluster, within bounds.

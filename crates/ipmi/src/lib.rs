@@ -1,0 +1,1 @@
+//! IPMI over LAN, for controllers that have no Redfish.

@@ -1,0 +1,1 @@
+//! Kubernetes: join material, membership, drain.

@@ -1,0 +1,1 @@
+//! Redfish: one system behind one management controller, over HTTP and JSON.

@@ -1,0 +1,1 @@
+//! SSH: commands on a host that survive us, and proof that it has booted.

@@ -27,6 +27,15 @@ pub struct Inspection {
     pub installed: Option<Install>,
     /// The installation under way, if any.
     pub installing: Option<Install>,
+    /// The last installation, if it went wrong and nothing has been installed since.
+    pub failed_install: Option<FailedInstall>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedInstall {
+    /// [`Operation::key`] of the act that began it.
+    pub operation: String,
+    pub why: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,10 +147,23 @@ pub enum Drain {
     InUse(String),
 }
 
+/// How a join that was begun goes on the machine itself, before its cluster knows of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Joining {
+    /// Nobody can tell; the cluster will.
+    Unknown,
+    Running,
+    Failed(String),
+}
+
 #[async_trait]
 pub trait ClusterControl: Send + Sync {
     /// Mints join material and runs the join.
     async fn join(&self, target: &Target, cluster_ref: &str, op: &Operation) -> ProviderResult<Ack>;
+    /// How the join of this operation goes.
+    async fn joining(&self, _target: &Target, _op: &Operation) -> ProviderResult<Joining> {
+        Ok(Joining::Unknown)
+    }
     async fn membership(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Membership>;
     async fn drain_state(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Drain>;
 

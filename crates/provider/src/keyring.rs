@@ -12,16 +12,20 @@ pub enum Pin {
     SshHostKey,
     /// Of the host on the way to it.
     JumpHostKey,
+    /// Not a face but a memory: the installation that was begun last, so that what comes up can be told from
+    /// what was there.
+    Installation,
 }
 
 impl Pin {
-    pub const ALL: [Pin; 3] = [Pin::BmcCertificate, Pin::SshHostKey, Pin::JumpHostKey];
+    pub const ALL: [Pin; 4] = [Pin::BmcCertificate, Pin::SshHostKey, Pin::JumpHostKey, Pin::Installation];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Pin::BmcCertificate => "bmc-certificate",
             Pin::SshHostKey => "ssh-host-key",
             Pin::JumpHostKey => "jump-host-key",
+            Pin::Installation => "installation",
         }
     }
 }

@@ -10,10 +10,11 @@ mod target;
 
 pub use bmc::{Bmc, BmcState, Discovered, Management};
 pub use capability::{
-    BootControl, Chunk, ClusterControl, Command, Drain, Exec, ExecProgress, ExecState, ImageControl, Inspect,
-    Inspection, Install, Membership, NetworkControl, PowerControl, PowerState, Provider, RmaControl, Stream,
+    BootControl, Chunk, ClusterControl, Command, Drain, Exec, ExecProgress, ExecState, FailedInstall, ImageControl,
+    Inspect, Inspection, Install, Joining, Membership, NetworkControl, PowerControl, PowerState, Provider, RmaControl,
+    Stream,
 };
 pub use error::{Ack, ProviderError, ProviderResult};
 pub use keyring::{Keyring, Pin};
 pub use registry::Providers;
-pub use target::{Operation, Target};
+pub use target::{Notes, Operation, Target};

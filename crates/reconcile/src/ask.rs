@@ -30,7 +30,7 @@ struct Asking<'a> {
 
 pub(crate) async fn look(providers: &Providers, machine: &Machine, at: Timestamp, timeout: Duration) -> Look {
     let source = machine.spec.provider_name(&machine.labels);
-    let target = Target { machine_id: machine.id.clone(), labels: machine.labels.clone(), spec: machine.spec.clone() };
+    let target = Target::of(machine);
     let asking = Asking { source, target, timeout, deadline: Instant::now() + timeout };
     let (hardware, (member, workload)) = match providers.get(source) {
         Ok(provider) => {

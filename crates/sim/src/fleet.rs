@@ -89,7 +89,12 @@ mod tests {
     fn target(machine: &str, labels: &[(&str, &str)]) -> Target {
         let mut labels: Labels = labels.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
         labels.insert("sim.latency_ms".into(), "10".into());
-        Target { machine_id: MachineId::from_text(machine), labels, spec: MachineSpec::default() }
+        Target {
+            machine_id: MachineId::from_text(machine),
+            labels,
+            spec: MachineSpec::default(),
+            notes: provider::Notes::default(),
+        }
     }
 
     fn op(stage: &str, attempt: u32) -> Operation {

@@ -26,7 +26,12 @@ pub fn fleet() -> SimFleet {
 pub fn machine(labels: &[(&str, &str)]) -> Target {
     let mut all = Labels::from([("sim.latency_ms".to_owned(), "10".to_owned())]);
     all.extend(labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())));
-    Target { machine_id: MachineId::from_text("m1"), labels: all, spec: MachineSpec::default() }
+    Target {
+        machine_id: MachineId::from_text("m1"),
+        labels: all,
+        spec: MachineSpec::default(),
+        notes: provider::Notes::default(),
+    }
 }
 
 /// An operation of the stage, told apart by its attempt.

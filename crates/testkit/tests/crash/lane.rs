@@ -90,6 +90,7 @@ impl Lane {
             machine_id: domain::MachineId::from_text(machine.clone()),
             labels: new.labels.clone(),
             spec: new.spec.clone(),
+            notes: provider::Notes::default(),
         };
         if case.member {
             let mut at_once = target.clone();
@@ -226,7 +227,7 @@ impl Lane {
         let name = &hand.script.name;
         let new = hand.case.machine(&hand.machine);
         let machine_id = domain::MachineId::from_text(hand.machine.clone());
-        let target = Target { machine_id, labels: new.labels, spec: new.spec };
+        let target = Target { machine_id, labels: new.labels, spec: new.spec, notes: provider::Notes::default() };
         let sim = &self.fleet.sim;
         let seen = sim.inspect(&target).await.expect("a look");
         assert_eq!(seen.power == PowerState::On, world.powered, "{name}: power");

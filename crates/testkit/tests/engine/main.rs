@@ -498,6 +498,7 @@ async fn a_machine_that_was_off_is_not_taken_for_one_that_lost_power() {
         machine_id: domain::MachineId::from_text("m-1"),
         labels: late.labels.clone(),
         spec: late.spec.clone(),
+        notes: provider::Notes::default(),
     };
     service.register_machine(&admin(), late).await.expect("registers");
     let somebody =

@@ -180,6 +180,7 @@ impl Inspect for Probe {
             boot_override: None,
             installed: None,
             installing: None,
+            failed_install: None,
         })
     }
 }

@@ -233,7 +233,7 @@ async fn check_conditions(world: &World, machine: &Machine) {
     if !is_looked_at(machine.phase) {
         return;
     }
-    let target = Target { machine_id: machine.id.clone(), labels: machine.labels.clone(), spec: machine.spec.clone() };
+    let target = Target::of(machine);
     let Ok(really) = world.sim.inspect(&target).await else {
         return world.nature.wrong(format!("the device of {} does not answer after the faults", machine.id));
     };

@@ -2,8 +2,9 @@
 
 use super::stage::{At, Stage, acted, missing};
 use async_trait::async_trait;
-use engine::{Acted, Look, Seen};
-use provider::Membership;
+use domain::stage::FailureClass;
+use engine::{Acted, Failure, Look, Seen};
+use provider::{Joining, Membership};
 
 pub(super) struct Join {
     pub cluster_ref: String,
@@ -18,6 +19,15 @@ impl Stage for Join {
             Ok(Membership::NotReady(why)) => {
                 Seen::Done(format!("member of {}, not ready yet: {why}", self.cluster_ref)).into()
             }
+            Ok(Membership::NotFound) if at.cx.may_have_acted => match cluster.joining(at.target(), &at.op).await {
+                Ok(Joining::Running) => at.waiting(format!("the machine to join {}", self.cluster_ref)).into(),
+                Ok(Joining::Failed(why)) => {
+                    Seen::Failed(Failure::new("JOIN_FAILED", FailureClass::Transient, why)).into()
+                }
+                // the cluster may hear of it yet
+                Ok(Joining::Unknown) => Seen::Clear.into(),
+                Err(e) => at.unseen(e).into(),
+            },
             Ok(Membership::NotFound) => Seen::Clear.into(),
             Err(e) => at.unseen(e).into(),
         }

@@ -17,7 +17,7 @@ use domain::plan::{Step, StepKind};
 use domain::stage::StageDecl;
 use domain::{Error, ExecutionId, Reason, RunId};
 use engine::{Aborted, Acted, Event, Failure, Look, StageCx, Work, Workflow};
-use provider::{Providers, Target};
+use provider::{Providers, Stream, Target};
 use std::sync::Arc;
 use store::execution::Execution;
 use store::{Store, Tx, TxResult, machine, step_log};
@@ -60,7 +60,7 @@ impl Workflow for RunWorkflow {
         let provider = self.providers.get(&name).map_err(|e| {
             Error::new(Reason::ProviderUnknown, format!("{run_id} on machine {}: {e}", execution.machine_id))
         })?;
-        let target = Target { machine_id: machine.id, labels: machine.labels, spec: machine.spec };
+        let target = Target::of(&machine);
         let stages = steps.iter().map(StageDecl::of_step).collect();
         Ok(Arc::new(RunWork {
             execution_id: execution.id.clone(),
@@ -135,7 +135,13 @@ impl Work for RunWork {
 
     async fn look(&self, cx: &StageCx) -> Look {
         match self.body(cx.index) {
-            Ok(body) => body.look(&self.access(cx)).await,
+            Ok(body) => {
+                let mut look = body.look(&self.access(cx)).await;
+                let notes = self.access.target.notes.take().into_iter().map(|note| format!("[millwright: {note}]\n"));
+                let noted = notes.map(|note| (Stream::Stderr.as_str(), note.into_bytes()));
+                look.output = noted.chain(look.output).collect();
+                look
+            }
             Err(failure) => engine::Seen::Failed(failure).into(),
         }
     }

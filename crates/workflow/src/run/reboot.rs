@@ -28,7 +28,8 @@ impl Stage for Reboot {
         };
         let before: Option<Before> = serde_json::from_value(at.cx.facts.clone()).ok();
         match before {
-            Some(before) if seen.boot_id != before.boot_id => {
+            // a machine that does not answer does not tell its boot id either
+            Some(before) if !seen.boot_id.is_empty() && seen.boot_id != before.boot_id => {
                 if seen.power == PowerState::On && seen.reachable {
                     return Seen::Done(format!("rebooted: boot id {} is now {}", before.boot_id, seen.boot_id)).into();
                 }
@@ -41,7 +42,8 @@ impl Stage for Reboot {
             Some(before) if before.attempt == at.cx.attempt => Seen::Clear.into(),
             earlier => {
                 // a boot since the first attempt still counts, so its boot id is kept
-                let boot_id = earlier.map_or(seen.boot_id, |b| b.boot_id);
+                let known = earlier.map(|b| b.boot_id).filter(|id| !id.is_empty());
+                let boot_id = known.unwrap_or(seen.boot_id);
                 let before = Before { boot_id, reachable: seen.reachable, attempt: at.cx.attempt };
                 Look { seen: Seen::Clear, output: Vec::new(), facts: Some(serde_json::json!(before)) }
             }

@@ -33,6 +33,11 @@ impl Stage for Repave {
                 format!("another installation is under way: {} by {}", installing.image, installing.operation);
             return Seen::Failed(Failure::new("OTHER_INSTALLATION", FailureClass::Conflict, message)).into();
         }
+        if let Some(failed) =
+            seen.failed_install.as_ref().filter(|f| f.operation == at.op.key() && at.cx.may_have_acted)
+        {
+            return Seen::Failed(Failure::new("INSTALL_FAILED", FailureClass::Transient, failed.why.clone())).into();
+        }
         let off = seen.power == PowerState::Off;
         let before: Option<WasOff> = serde_json::from_value(at.cx.facts.clone()).ok();
         let was_off = before.is_some_and(|before| before.attempt == at.cx.attempt);

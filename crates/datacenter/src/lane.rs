@@ -1,0 +1,275 @@
+//! The way to one BMC or host: one call at a time, a bounded queue, and a breaker. And the fleet's own bound,
+//! so that no number of slow ones takes the whole process.
+
+use crate::breaker::Breaker;
+use crate::options::Options;
+use domain::Reason;
+use domain::stage::FailureClass;
+use provider::{ProviderError, ProviderResult};
+use std::collections::HashMap;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+/// For whom a call is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum For {
+    /// An observer that asks everybody: while a controller rests it is told again what the last call was, so
+    /// that nothing seems to change.
+    Sweep,
+    /// A run or a person: told that it rests, since when and until when.
+    Work,
+}
+
+/// All lanes of one protocol.
+pub(crate) struct Lanes {
+    options: Options,
+    lanes: Mutex<HashMap<String, Arc<Lane>>>,
+    work: Semaphore,
+    sweep: Semaphore,
+}
+
+pub(crate) struct Lane {
+    /// What it leads to, in words.
+    name: String,
+    turn: Semaphore,
+    waiting: AtomicUsize,
+    queue: usize,
+    breaker: Mutex<Breaker>,
+}
+
+/// Beyond so many, lanes that nobody uses are forgotten, and what their breakers knew.
+const LANES_MAX: usize = 50_000;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Between 0 and 1, different every time; nothing secret hangs on it.
+fn jitter() -> f64 {
+    let bits = u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap_or(0);
+    f64::from(bits) / f64::from(u32::MAX)
+}
+
+impl Lanes {
+    pub fn new(options: &Options, calls: usize) -> Self {
+        Self {
+            options: options.clone(),
+            lanes: Mutex::default(),
+            work: Semaphore::new(calls),
+            sweep: Semaphore::new(calls),
+        }
+    }
+
+    /// The lane to this address.
+    pub fn to(&self, address: &str) -> Arc<Lane> {
+        let mut lanes = lock(&self.lanes);
+        if let Some(lane) = lanes.get(address) {
+            return lane.clone();
+        }
+        if lanes.len() >= LANES_MAX {
+            lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
+        }
+        let o = &self.options;
+        let lane = Arc::new(Lane {
+            name: address.to_owned(),
+            turn: Semaphore::new(1),
+            waiting: AtomicUsize::new(0),
+            queue: o.queue,
+            breaker: Mutex::new(Breaker::new(o.silences, o.rest, o.rest_max)),
+        });
+        lanes.insert(address.to_owned(), lane.clone());
+        lane
+    }
+
+    /// How many are left alone now.
+    pub fn resting(&self) -> usize {
+        lock(&self.lanes).values().filter(|lane| lock(&lane.breaker).is_resting()).count()
+    }
+
+    /// Makes a call in its turn. Bounded by what a call may take, from when its turn comes; the wait for the turn
+    /// is bounded by the queue, and by whoever waits.
+    pub async fn call<T>(
+        &self,
+        lane: &Lane,
+        whom: For,
+        call: impl Future<Output = ProviderResult<T>>,
+    ) -> ProviderResult<T> {
+        let place = lane.queue_up()?;
+        let closed = |_| ProviderError::transient("the server is stopping");
+        let _turn = lane.turn.acquire().await.map_err(closed)?;
+        drop(place);
+        // judged in its turn: those before may have found out
+        lane.may_call(whom, |_| ())?;
+        let fleet = match whom {
+            For::Sweep => &self.sweep,
+            For::Work => &self.work,
+        };
+        let _permit = fleet.acquire().await.map_err(closed)?;
+        lane.may_call(whom, Breaker::calls)?;
+        let mut outcome = Outcome { lane, told: false };
+        let limit = self.options.call_timeout;
+        let answer = tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
+            let message = format!("{} did not answer within {} s", lane.name, limit.as_secs_f32());
+            Err(ProviderError::unknown(message))
+        });
+        outcome.tell(&answer);
+        answer
+    }
+}
+
+/// One that waits for its turn, until it is dropped.
+struct Place<'a>(&'a AtomicUsize);
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Lane {
+    fn queue_up(&self) -> ProviderResult<Place<'_>> {
+        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let place = Place(&self.waiting);
+        if before >= self.queue {
+            let message = format!(
+                "{} has {before} calls waiting for it, and takes one at a time; try again when they are done",
+                self.name
+            );
+            return Err(ProviderError::because(Reason::EndpointBusy, FailureClass::Transient, message));
+        }
+        Ok(place)
+    }
+
+    /// `go` is done to a breaker that lets the call pass.
+    fn may_call(&self, whom: For, go: impl FnOnce(&mut Breaker)) -> ProviderResult<()> {
+        let mut breaker = lock(&self.breaker);
+        match (breaker.rests(Instant::now()), whom) {
+            (None, _) => {
+                go(&mut breaker);
+                Ok(())
+            }
+            (Some((last, _)), For::Sweep) => Err(last),
+            (Some((last, left)), For::Work) => {
+                let message = format!(
+                    "{} has not answered for a while and is left alone for {} s more; the last call failed: {last}",
+                    self.name,
+                    left.as_secs() + 1
+                );
+                Err(ProviderError::because(Reason::CircuitOpen, FailureClass::Transient, message))
+            }
+        }
+    }
+}
+
+/// Tells the breaker how a call ended, also if whoever made it has given up.
+struct Outcome<'a> {
+    lane: &'a Lane,
+    told: bool,
+}
+
+impl Outcome<'_> {
+    fn tell<T>(&mut self, answer: &ProviderResult<T>) {
+        self.told = true;
+        lock(&self.lane.breaker).ended(answer, Instant::now(), jitter());
+    }
+}
+
+impl Drop for Outcome<'_> {
+    fn drop(&mut self) {
+        if !self.told {
+            let last = ProviderError::unreachable(&self.lane.name, "whoever asked gave up before it answered");
+            lock(&self.lane.breaker).silent(last, Instant::now(), jitter());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn lanes(change: impl FnOnce(&mut Options)) -> Arc<Lanes> {
+        let mut options = Options { silences: 1, queue: 2, ..Options::default() };
+        change(&mut options);
+        Arc::new(Lanes::new(&options, options.redfish_calls))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_call_at_a_time_and_a_bounded_queue() {
+        let lanes = lanes(|_| ());
+        let busy = Arc::new(AtomicUsize::new(0));
+        let ask = || {
+            let (lanes, busy) = (lanes.clone(), busy.clone());
+            tokio::spawn(async move {
+                let lane = lanes.to("bmc-1");
+                let call = async {
+                    assert_eq!(busy.fetch_add(1, Ordering::SeqCst), 0, "alone");
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    busy.fetch_sub(1, Ordering::SeqCst);
+                    Ok(())
+                };
+                lanes.call(&lane, For::Work, call).await
+            })
+        };
+        let mut asked = Vec::new();
+        for _ in 0..5 {
+            asked.push(ask());
+            tokio::task::yield_now().await;
+        }
+        let mut answers = Vec::new();
+        for one in asked {
+            answers.push(one.await.expect("no panic").map_err(|e| e.reason()));
+        }
+        // one at work, two in the queue
+        assert_eq!(answers[..3], [Ok(()), Ok(()), Ok(())]);
+        assert_eq!(answers[3..], [Err(Reason::EndpointBusy), Err(Reason::EndpointBusy)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_rests_is_told_apart_for_work_and_repeated_for_sweeps() {
+        let lanes = lanes(|_| ());
+        let lane = lanes.to("bmc-1");
+        let away = || async { Err::<(), _>(ProviderError::unreachable("bmc-1", "no route")) };
+        let first = lanes.call(&lane, For::Sweep, away()).await.expect_err("away");
+        let again = lanes.call(&lane, For::Sweep, async { Ok(()) }).await.expect_err("not asked");
+        assert_eq!(first, again, "nothing seems to change");
+        let work = lanes.call(&lane, For::Work, async { Ok(()) }).await.expect_err("not asked");
+        assert_eq!(work.reason(), Reason::CircuitOpen);
+        assert!(work.to_string().contains("no route"), "{work}");
+        assert_eq!(lanes.resting(), 1);
+        // its neighbour is asked
+        assert_eq!(lanes.call(&lanes.to("bmc-2"), For::Work, async { Ok(7) }).await, Ok(7));
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert_eq!(lanes.call(&lane, For::Work, async { Ok(7) }).await, Ok(7), "the probe");
+        assert_eq!(lanes.resting(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_that_hangs_ends_and_one_that_is_given_up_counts() {
+        let lanes = lanes(|o| o.silences = 2);
+        let lane = lanes.to("bmc-1");
+        let hang = || std::future::pending::<ProviderResult<()>>();
+        let hung = lanes.call(&lane, For::Work, hang()).await.expect_err("hangs");
+        assert!(matches!(hung, ProviderError::Unknown { .. }));
+        let given_up = tokio::time::timeout(Duration::from_secs(1), lanes.call(&lane, For::Work, hang())).await;
+        assert!(given_up.is_err());
+        assert_eq!(lanes.resting(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sweeps_do_not_take_the_places_of_work() {
+        let options = Options::default();
+        let lanes = Arc::new(Lanes::new(&options, 1));
+        let slow = lanes.clone();
+        let sweep = tokio::spawn(async move {
+            let lane = slow.to("bmc-1");
+            slow.call(&lane, For::Sweep, std::future::pending::<ProviderResult<()>>()).await
+        });
+        tokio::task::yield_now().await;
+        assert_eq!(lanes.call(&lanes.to("bmc-2"), For::Work, async { Ok(1) }).await, Ok(1));
+        sweep.abort();
+    }
+}

@@ -1,0 +1,61 @@
+//! The bounds of everything that is asked of real machines, by name.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Of one call to a BMC or host, everything in it together. Below the engine's own.
+    pub call_timeout: Duration,
+    /// Of the first word of a BMC or host: what does not answer by then is away.
+    pub connect_timeout: Duration,
+    /// Calls at the same time, over the whole fleet: for runs and people, and as many again for sweeps.
+    pub redfish_calls: usize,
+    /// Each of these is a process.
+    pub ipmi_calls: usize,
+    pub ssh_calls: usize,
+    /// Calls that wait for their turn at one BMC or host.
+    pub queue: usize,
+    /// So many silences in a row, and it is left alone for a while.
+    pub silences: u32,
+    /// How long at first; doubled with every probe in vain, up to `rest_max`.
+    pub rest: Duration,
+    pub rest_max: Duration,
+    /// How long a sweep makes do with what an earlier login on the host has shown.
+    pub host_reading: Duration,
+    /// How long join material is good for.
+    pub join_ttl: Duration,
+    pub images: BTreeMap<String, Image>,
+    /// Credentials for machines that name none of the kind that is needed.
+    pub default_credentials: String,
+}
+
+/// How an image gets onto a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Image {
+    /// An installer that the BMC presents as a CD: it installs without questions, and the system it leaves
+    /// behind has `/etc/millwright-image` with the image's name in it.
+    Media { url: String },
+    /// A script that runs on the host as it is, over SSH, and leaves the same file.
+    Script { text: String },
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            call_timeout: Duration::from_secs(8),
+            connect_timeout: Duration::from_secs(3),
+            redfish_calls: 256,
+            ipmi_calls: 16,
+            ssh_calls: 128,
+            queue: 16,
+            silences: 3,
+            rest: Duration::from_secs(30),
+            rest_max: Duration::from_secs(300),
+            host_reading: Duration::from_secs(600),
+            join_ttl: Duration::from_secs(15 * 60),
+            images: BTreeMap::new(),
+            default_credentials: String::new(),
+        }
+    }
+}

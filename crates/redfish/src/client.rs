@@ -72,10 +72,16 @@ enum Auth {
     /// Not yet tried.
     Unknown,
     /// `number` tells this login from the one before.
-    Session { token: Secret, at: Option<String>, number: u64 },
+    Session {
+        token: Secret,
+        at: Option<String>,
+        number: u64,
+    },
     /// It has no sessions.
     Basic,
-    Refused { since: Instant },
+    Refused {
+        since: Instant,
+    },
 }
 
 /// What goes with a question.
@@ -93,13 +99,7 @@ pub enum Yes {
 }
 
 impl Client {
-    pub fn new(
-        endpoint: &BmcEndpoint,
-        trust: &Trust,
-        login: BmcLogin,
-        credential: &str,
-        timeouts: Timeouts,
-    ) -> Self {
+    pub fn new(endpoint: &BmcEndpoint, trust: &Trust, login: BmcLogin, credential: &str, timeouts: Timeouts) -> Self {
         let at = endpoint.at();
         let scheme = if *trust == Trust::Plain { "http" } else { "https" };
         let name = format!("the BMC at {scheme}://{at}{} (Redfish)", endpoint.system);
@@ -234,7 +234,9 @@ impl Client {
                     }
                     _ => return Err(self.login_refused().await),
                 },
-                301 | 302 | 303 | 307 | 308 if hops < REDIRECTS_MAX && (method == Method::GET || answer.status > 303) => {
+                301 | 302 | 303 | 307 | 308
+                    if hops < REDIRECTS_MAX && (method == Method::GET || answer.status > 303) =>
+                {
                     hops += 1;
                     let to = header(&answer.headers, "location").unwrap_or_default();
                     path = self.local(&to).ok_or_else(|| {
@@ -267,6 +269,8 @@ impl Client {
             Lost::Broken(why) => {
                 ProviderError::unreachable(&self.name, &format!("the connection broke at {about}: {why}"))
             }
+            Lost::Garbled(why) if changes => unknown(&why),
+            Lost::Garbled(why) => self.bad_answer(&format!("{about}: {why}")),
             Lost::Cut(status, why) if changes && status < 400 => unknown(&why),
             Lost::Cut(status, why) => self.bad_answer(&format!("{about}: status {status}, but {why}")),
         }

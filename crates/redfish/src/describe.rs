@@ -136,9 +136,9 @@ impl Telling<'_> {
         if self.told.drives.is_empty() {
             for storage in self.collection("simple storage", "/SimpleStorage").await? {
                 let devices = json::list(&storage, "/Devices").iter().filter(|device| !is_absent(device));
-                self.told.drives.extend(
-                    devices.map(|device| Part { size: count(device, "/CapacityBytes"), ..part(device) }),
-                );
+                self.told
+                    .drives
+                    .extend(devices.map(|device| Part { size: count(device, "/CapacityBytes"), ..part(device) }));
             }
         }
         self.told.drives.truncate(PARTS_MAX);
@@ -229,7 +229,8 @@ impl Telling<'_> {
     async fn capabilities(&mut self) -> ProviderResult<()> {
         let (client, seen) = (self.client, self.seen);
         let allowed = self.part("power actions", power::allowed(client, &seen.system)).await?;
-        let mut names: Vec<String> = power::actions(&seen.system, &allowed).iter().map(|a| format!("power.{a}")).collect();
+        let mut names: Vec<String> =
+            power::actions(&seen.system, &allowed).iter().map(|a| format!("power.{a}")).collect();
         let modes = boot::modes(&seen.system);
         names.extend(modes.iter().map(|mode| format!("boot.{}", mode.as_str().to_ascii_lowercase())));
         if json::link(&seen.system, "/Bios").is_some() {

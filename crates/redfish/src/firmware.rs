@@ -29,7 +29,11 @@ pub async fn update(client: &Client, seen: &Seen, image_url: &str, targets: &[St
         Yes::Task(task) => task,
         Yes::Done(value, place) => place.or_else(|| {
             let is_task = value.get("TaskState").is_some();
-            value.get("@odata.id").and_then(Value::as_str).filter(|path| is_task && json::is_path(path)).map(str::to_owned)
+            value
+                .get("@odata.id")
+                .and_then(Value::as_str)
+                .filter(|path| is_task && json::is_path(path))
+                .map(str::to_owned)
         }),
     };
     Ok(task.unwrap_or_default())

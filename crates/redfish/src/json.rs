@@ -97,7 +97,10 @@ mod tests {
     fn what_is_not_told_is_empty() {
         let odd = json!({"Serial": 12, "Cores": "8", "Null": null, "On": "True", "Status": {"Health": "ok"}});
         assert_eq!((text(&odd, "/Serial"), count(&odd, "/Cores")), ("12".to_owned(), 8));
-        assert_eq!((text(&odd, "/Null"), number(&odd, "/Nowhere/At"), flag(&odd, "/On")), (String::new(), None, Some(true)));
+        assert_eq!(
+            (text(&odd, "/Null"), number(&odd, "/Nowhere/At"), flag(&odd, "/On")),
+            (String::new(), None, Some(true))
+        );
         assert_eq!(health(&odd), Some(Health::Ok));
         assert_eq!(health(&json!({"Status": {"Health": "Burning"}})), Some(Health::Unknown));
         assert_eq!(health(&json!({})), None);

@@ -50,6 +50,8 @@ pub enum Lost {
     Silent,
     /// Sent, and the connection broke.
     Broken(String),
+    /// Sent, and what came is not HTTP, or too long for it.
+    Garbled(String),
     /// The head of the answer came, and its rest cannot be had.
     Cut(u16, String),
 }
@@ -115,6 +117,7 @@ impl Wire {
             let sent = over.sender.try_send_request(question).await;
             let response = sent.map_err(|mut e| match e.take_message() {
                 Some(_) => Lost::Unsent(e.error().to_string()),
+                None if e.error().is_parse() => Lost::Garbled(e.error().to_string()),
                 None => Lost::Broken(e.error().to_string()),
             })?;
             let (head, body) = response.into_parts();

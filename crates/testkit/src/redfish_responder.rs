@@ -71,7 +71,12 @@ impl Default for Options {
             sessions: true,
             manufacturer: "Contoso".into(),
             reset_types: words(&[
-                "On", "ForceOff", "GracefulShutdown", "GracefulRestart", "ForceRestart", "PowerCycle",
+                "On",
+                "ForceOff",
+                "GracefulShutdown",
+                "GracefulRestart",
+                "ForceRestart",
+                "PowerCycle",
             ]),
             action_info: false,
             boot_targets: words(&["None", "Pxe", "UefiHttp", "Hdd", "Cd", "BiosSetup"]),
@@ -113,16 +118,30 @@ pub struct System {
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
     /// The word of the reset, and whether the machine is on after it.
-    Power { word: String, on: bool },
+    Power {
+        word: String,
+        on: bool,
+    },
     /// The machine booted from there (`Hdd`: its own order).
-    Booted { from: String },
-    BootSet { target: String, enabled: String, mode: String },
+    Booted {
+        from: String,
+    },
+    BootSet {
+        target: String,
+        enabled: String,
+        mode: String,
+    },
     MediaIn(String),
     MediaOut,
     BiosSet(Map<String, Value>),
     BiosApplied(Map<String, Value>),
-    Updated { image: String, targets: Vec<String> },
-    PasswordSet { username: String },
+    Updated {
+        image: String,
+        targets: Vec<String>,
+    },
+    PasswordSet {
+        username: String,
+    },
     Lamp(bool),
     LoggedIn,
     LoginRefused,
@@ -363,7 +382,11 @@ impl World {
         if !open && !self.lets_in(asked) {
             return error(401, "the login is not accepted").with("www-authenticate", "Basic realm=\"Redfish\"");
         }
-        if asked.method == "GET" { self.show(asked, &words, only, &options) } else { self.change(asked, &words, &options) }
+        if asked.method == "GET" {
+            self.show(asked, &words, only, &options)
+        } else {
+            self.change(asked, &words, &options)
+        }
     }
 
     fn lets_in(&self, asked: &Asked) -> bool {

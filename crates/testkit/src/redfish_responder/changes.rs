@@ -87,14 +87,12 @@ impl World {
             if !options.boot_targets.contains(&target) {
                 return error(400, &format!("the value {target} of BootSourceOverrideTarget is not in the list"));
             }
-            if options.manufacturer == "Supermicro" && boot["BootSourceOverrideMode"].is_null() && enabled != "Disabled" {
+            if options.manufacturer == "Supermicro" && boot["BootSourceOverrideMode"].is_null() && enabled != "Disabled"
+            {
                 // taken, and forgotten
                 return Reply::status(200);
             }
-            self.note(
-                number,
-                What::BootSet { target: target.clone(), enabled: enabled.clone(), mode: mode.clone() },
-            );
+            self.note(number, What::BootSet { target: target.clone(), enabled: enabled.clone(), mode: mode.clone() });
             (system.boot_target, system.boot_enabled, system.boot_mode) = (target, enabled, mode);
         }
         let lamp = match (body["LocationIndicatorActive"].as_bool(), body["IndicatorLED"].as_str()) {

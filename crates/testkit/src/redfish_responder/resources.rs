@@ -25,7 +25,9 @@ impl World {
             ["UpdateService", rest @ ..] => self.show_update_service(rest),
             ["AccountService", rest @ ..] => self.show_accounts(rest),
             ["TaskService", "Tasks", number] => return self.show_task(number),
-            ["SessionService"] if options.sessions => Some(json!({"Id": "SessionService", "Sessions": at("SessionService/Sessions")})),
+            ["SessionService"] if options.sessions => {
+                Some(json!({"Id": "SessionService", "Sessions": at("SessionService/Sessions")}))
+            }
             _ => None,
         };
         let path = format!("{ROOT}/{}", words.join("/"));
@@ -94,7 +96,9 @@ impl World {
             ["EthernetInterfaces", "eth0"] => json!({
                 "Id": "eth0", "MACAddress": mac(number), "LinkStatus": "LinkUp", "SpeedMbps": 25000,
             }),
-            ["PCIeDevices", "1"] => json!({"Id": "1", "Name": "Network card", "Model": "Contoso 25G", "SerialNumber": "PCI-1"}),
+            ["PCIeDevices", "1"] => {
+                json!({"Id": "1", "Name": "Network card", "Model": "Contoso 25G", "SerialNumber": "PCI-1"})
+            }
             ["LogServices"] => collection(&format!("{base}/LogServices"), words_of(&["Lifecycle", "SEL"])),
             ["LogServices", name] => json!({
                 "Id": name, "LogEntryType": if *name == "SEL" { "SEL" } else { "Oem" },
@@ -251,7 +255,8 @@ fn system_itself(base: &str, system: &System, options: &Options) -> Value {
         "Actions": {"#ComputerSystem.Reset": {"target": reset}},
     });
     if options.action_info {
-        value["Actions"]["#ComputerSystem.Reset"]["@Redfish.ActionInfo"] = format!("{ROOT}/{base}/ResetActionInfo").into();
+        value["Actions"]["#ComputerSystem.Reset"]["@Redfish.ActionInfo"] =
+            format!("{ROOT}/{base}/ResetActionInfo").into();
     } else {
         value["Actions"]["#ComputerSystem.Reset"]["ResetType@Redfish.AllowableValues"] = json!(options.reset_types);
     }

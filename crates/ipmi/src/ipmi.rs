@@ -24,6 +24,8 @@ const STATE: &str = "chassis status\nmc guid\nchassis bootparam get 5\nfru print
 const POWER: &str = "chassis status\n";
 /// Of the channel that we come in by.
 const USERS: &str = "set csv 1\nuser list 14\n";
+/// Those that check the password and encrypt; the others, 0 above all, let anybody in or anybody listen.
+const CIPHERS: [u8; 2] = [3, 17];
 /// More than a log holds.
 const EVENTS_MAX: usize = 10_000;
 /// Set User Password: network function and command, and what is to be done with the password.
@@ -85,6 +87,10 @@ impl Ipmi {
     }
 
     async fn call_with(&self, login: &BmcLogin, doing: &str, script: Secret, kind: Kind) -> ProviderResult<Said> {
+        if !CIPHERS.contains(&self.endpoint.cipher) {
+            let message = format!("{}: cipher suite {} is never used; say 17 or 3", self.name, self.endpoint.cipher);
+            return Err(ProviderError::refused(FailureClass::InvalidInput, message));
+        }
         let program = tool::find(self.tool.as_deref())?;
         if let Some(why) = tool::unfit(login) {
             let credential = &self.credential_name;

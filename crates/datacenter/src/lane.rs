@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
@@ -89,12 +90,13 @@ impl Lanes {
         lock(&self.lanes).values().filter(|lane| lock(&lane.breaker).is_resting()).count()
     }
 
-    /// Makes a call in its turn. Bounded by what a call may take, from when its turn comes; the wait for the turn
+    /// Makes a call in its turn, and ends it after `limit` from then; the wait for the turn
     /// is bounded by the queue, and by whoever waits.
     pub async fn call<T>(
         &self,
         lane: &Lane,
         whom: For,
+        limit: Duration,
         call: impl Future<Output = ProviderResult<T>>,
     ) -> ProviderResult<T> {
         let place = lane.queue_up()?;
@@ -110,7 +112,6 @@ impl Lanes {
         let _permit = fleet.acquire().await.map_err(closed)?;
         lane.may_call(whom, Breaker::calls)?;
         let mut outcome = Outcome { lane, told: false };
-        let limit = self.options.call_timeout;
         let answer = tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
             let message = format!("{} did not answer within {} s", lane.name, limit.as_secs_f32());
             Err(ProviderError::unknown(message))
@@ -189,7 +190,8 @@ impl Drop for Outcome<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+
+    const LIMIT: Duration = Duration::from_secs(8);
 
     fn lanes(change: impl FnOnce(&mut Options)) -> Arc<Lanes> {
         let mut options = Options { silences: 1, queue: 2, ..Options::default() };
@@ -211,7 +213,7 @@ mod tests {
                     busy.fetch_sub(1, Ordering::SeqCst);
                     Ok(())
                 };
-                lanes.call(&lane, For::Work, call).await
+                lanes.call(&lane, For::Work, LIMIT, call).await
             })
         };
         let mut asked = Vec::new();
@@ -233,17 +235,17 @@ mod tests {
         let lanes = lanes(|_| ());
         let lane = lanes.to("bmc-1");
         let away = || async { Err::<(), _>(ProviderError::unreachable("bmc-1", "no route")) };
-        let first = lanes.call(&lane, For::Sweep, away()).await.expect_err("away");
-        let again = lanes.call(&lane, For::Sweep, async { Ok(()) }).await.expect_err("not asked");
+        let first = lanes.call(&lane, For::Sweep, LIMIT, away()).await.expect_err("away");
+        let again = lanes.call(&lane, For::Sweep, LIMIT, async { Ok(()) }).await.expect_err("not asked");
         assert_eq!(first, again, "nothing seems to change");
-        let work = lanes.call(&lane, For::Work, async { Ok(()) }).await.expect_err("not asked");
+        let work = lanes.call(&lane, For::Work, LIMIT, async { Ok(()) }).await.expect_err("not asked");
         assert_eq!(work.reason(), Reason::CircuitOpen);
         assert!(work.to_string().contains("no route"), "{work}");
         assert_eq!(lanes.resting(), 1);
         // its neighbour is asked
-        assert_eq!(lanes.call(&lanes.to("bmc-2"), For::Work, async { Ok(7) }).await, Ok(7));
+        assert_eq!(lanes.call(&lanes.to("bmc-2"), For::Work, LIMIT, async { Ok(7) }).await, Ok(7));
         tokio::time::advance(Duration::from_secs(60)).await;
-        assert_eq!(lanes.call(&lane, For::Work, async { Ok(7) }).await, Ok(7), "the probe");
+        assert_eq!(lanes.call(&lane, For::Work, LIMIT, async { Ok(7) }).await, Ok(7), "the probe");
         assert_eq!(lanes.resting(), 0);
     }
 
@@ -252,9 +254,9 @@ mod tests {
         let lanes = lanes(|o| o.silences = 2);
         let lane = lanes.to("bmc-1");
         let hang = || std::future::pending::<ProviderResult<()>>();
-        let hung = lanes.call(&lane, For::Work, hang()).await.expect_err("hangs");
+        let hung = lanes.call(&lane, For::Work, LIMIT, hang()).await.expect_err("hangs");
         assert!(matches!(hung, ProviderError::Unknown { .. }));
-        let given_up = tokio::time::timeout(Duration::from_secs(1), lanes.call(&lane, For::Work, hang())).await;
+        let given_up = tokio::time::timeout(Duration::from_secs(1), lanes.call(&lane, For::Work, LIMIT, hang())).await;
         assert!(given_up.is_err());
         assert_eq!(lanes.resting(), 1);
     }
@@ -266,10 +268,10 @@ mod tests {
         let slow = lanes.clone();
         let sweep = tokio::spawn(async move {
             let lane = slow.to("bmc-1");
-            slow.call(&lane, For::Sweep, std::future::pending::<ProviderResult<()>>()).await
+            slow.call(&lane, For::Sweep, LIMIT, std::future::pending::<ProviderResult<()>>()).await
         });
         tokio::task::yield_now().await;
-        assert_eq!(lanes.call(&lanes.to("bmc-2"), For::Work, async { Ok(1) }).await, Ok(1));
+        assert_eq!(lanes.call(&lanes.to("bmc-2"), For::Work, LIMIT, async { Ok(1) }).await, Ok(1));
         sweep.abort();
     }
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Options {
     /// Of one call to a BMC or host, everything in it together. Below the engine's own.
     pub call_timeout: Duration,
+    /// Of a walk over everything that a BMC has.
+    pub walk_timeout: Duration,
     /// Of the first word of a BMC or host: what does not answer by then is away.
     pub connect_timeout: Duration,
     /// Calls at the same time, over the whole fleet: for runs and people, and as many again for sweeps.
@@ -40,10 +42,28 @@ pub enum Image {
     Script { text: String },
 }
 
+impl Options {
+    /// Parts of a call that are shorter than the call: the adapter itself says what became of it.
+    pub(crate) fn redfish_timeouts(&self) -> redfish::Timeouts {
+        redfish::Timeouts {
+            connect: self.connect_timeout,
+            request: self.call_timeout * 2 / 3,
+            task: self.call_timeout / 3,
+            describe: self.walk_timeout * 9 / 10,
+            ..redfish::Timeouts::default()
+        }
+    }
+
+    pub(crate) fn ssh_timeouts(&self) -> ssh::Timeouts {
+        ssh::Timeouts { connect: self.connect_timeout, call: self.call_timeout, ..ssh::Timeouts::default() }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
             call_timeout: Duration::from_secs(8),
+            walk_timeout: Duration::from_secs(60),
             connect_timeout: Duration::from_secs(3),
             redfish_calls: 256,
             ipmi_calls: 16,

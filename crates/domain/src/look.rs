@@ -19,8 +19,12 @@ pub struct Facts {
     pub powered: bool,
     /// Whether the system on it answers.
     pub reachable: bool,
+    /// Whether there was a way to ask the system.
+    pub host_asked: bool,
     /// The image on its disk.
     pub installed: Option<String>,
+    /// Whether the disk was read.
+    pub disk_read: bool,
     pub installing: Option<String>,
 }
 
@@ -158,14 +162,17 @@ impl Look {
                 (_, Ok(_)) => finding(true, "Answers", format!("inspected through {}", self.source)),
                 (_, Err(t)) => finding(false, &t.reason, format!("{}: {}", self.source, t.message)),
             },
-            ConditionType::Reachable => facts.ok().and_then(|f| match (f.powered, f.reachable) {
-                (_, true) => finding(true, "HostAnswers", ""),
-                (true, false) => finding(false, "NoAnswer", "it is powered, and the system on it does not answer"),
-                (false, false) => finding(false, "PoweredOff", ""),
-            }),
+            ConditionType::Reachable => {
+                facts.ok().filter(|f| f.host_asked).and_then(|f| match (f.powered, f.reachable) {
+                    (_, true) => finding(true, "HostAnswers", ""),
+                    (true, false) => finding(false, "NoAnswer", "it is powered, and the system on it does not answer"),
+                    (false, false) => finding(false, "PoweredOff", ""),
+                })
+            }
             ConditionType::Provisioned => facts.ok().and_then(|f| match (&f.installing, &f.installed) {
                 (Some(image), _) => finding(false, "Installing", image),
                 (None, Some(image)) => finding(true, "Installed", image),
+                (None, None) if !f.disk_read => None,
                 (None, None) => finding(false, "NotInstalled", ""),
             }),
             ConditionType::InCustomerCluster => {
@@ -209,7 +216,9 @@ impl Look {
         let wrong = match facts {
             None => Some(("BMCSilent", "its BMC does not answer")),
             Some(f) if expected_up && !f.powered => Some(("PoweredOff", "it is powered off")),
-            Some(f) if expected_up && !f.reachable && !empty => Some(("HostUnreachable", "its system does not answer")),
+            Some(f) if expected_up && f.host_asked && !f.reachable && !empty => {
+                Some(("HostUnreachable", "its system does not answer"))
+            }
             Some(_) if machine.phase == Phase::InService && outside => {
                 Some(("NotInCluster", "it is IN_SERVICE, and its cluster does not have it ready"))
             }
@@ -243,10 +252,15 @@ pub(crate) const WRONG_MACHINE: &str = "WrongMachine";
 /// In words, and only what stays the same from look to look.
 fn words(facts: &Facts) -> String {
     let power = if facts.powered { "power on" } else { "power off" };
-    let host = if facts.reachable { "host answers" } else { "host does not answer" };
+    let host = match (facts.host_asked, facts.reachable) {
+        (false, _) => "host not asked",
+        (true, true) => "host answers",
+        (true, false) => "host does not answer",
+    };
     let disk = match (&facts.installing, &facts.installed) {
         (Some(image), _) => format!("{} being installed", short(image)),
         (None, Some(image)) => format!("{} installed", short(image)),
+        (None, None) if !facts.disk_read => "disk not read".to_owned(),
         (None, None) => "nothing installed".to_owned(),
     };
     format!("BMC answers, {power}, {host}, {disk}")

@@ -29,6 +29,8 @@ fn healthy() -> Facts {
         system_uuid: String::new(),
         powered: true,
         reachable: true,
+        host_asked: true,
+        disk_read: true,
         installed: Some("ubuntu-24.04".into()),
         installing: None,
     }
@@ -80,6 +82,12 @@ fn every_condition_of_every_kind_of_look() {
             "True Answers, True HostAnswers, False Installing, False NoClusterRef, False NotInCluster",
         ),
         (answered(bare), asked("away"), "True Answers, True HostAnswers, False NotInstalled, -, -"),
+        // nobody could ask the system, nobody has read its disk
+        (
+            answered(|f| (f.reachable, f.host_asked, f.disk_read, f.installed) = (false, false, false, None)),
+            Member::Joined,
+            "True Answers, -, -, True Joined, False InUse",
+        ),
         // another machine's word is nobody's word; the cluster speaks for itself
         (answered(other), Member::Joined, "False WrongMachine, -, -, True Joined, False InUse"),
         (silent(), Member::Joined, "False NoAnswer, -, -, True Joined, False InUse"),
@@ -118,6 +126,7 @@ fn degraded_is_what_no_phase_and_no_run_excuses() {
     let unreachable = answered(|f| f.reachable = false);
     let bare = answered(|f| (f.reachable, f.installed) = (false, None));
     let other = answered(|f| f.serial_number = "S2".into());
+    let unasked = answered(|f| (f.reachable, f.host_asked) = (false, false));
     for phase in Phase::ALL.iter().copied() {
         let up = matches!(phase, Phase::Ready | Phase::InService);
         let serves = phase == Phase::InService;
@@ -128,6 +137,7 @@ fn degraded_is_what_no_phase_and_no_run_excuses() {
             (look(off.clone(), Member::Joined), up.then_some("PoweredOff")),
             (look(unreachable.clone(), Member::Joined), up.then_some("HostUnreachable")),
             (look(bare.clone(), Member::Joined), serves.then_some("HostUnreachable")),
+            (look(unasked.clone(), Member::Joined), None),
             (look(answered(|_| ()), Member::NotJoined), serves.then_some("NotInCluster")),
             (look(answered(|_| ()), Member::NotReady("x".into())), serves.then_some("NotInCluster")),
             // what could not be asked, or was never asked for, accuses nobody

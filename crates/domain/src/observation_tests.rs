@@ -35,6 +35,8 @@ fn look(member: Member) -> Look {
         system_uuid: String::new(),
         powered: true,
         reachable: true,
+        host_asked: true,
+        disk_read: true,
         installed: Some("ubuntu-24.04".into()),
         installing: None,
     };

@@ -2,7 +2,8 @@
 
 use crate::{Ack, Management, Operation, ProviderResult, Target};
 use async_trait::async_trait;
-use domain::plan::{BootMode, Capability, RebootMode};
+use domain::machine::MachineSpec;
+use domain::plan::{BootMode, Capability, RebootMode, StepKind};
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,12 +20,16 @@ pub struct Inspection {
     pub power: PowerState,
     /// Whether the system on it answers.
     pub reachable: bool,
-    /// Changes with every boot: the proof that one happened.
+    /// Whether there was a way to ask the system on it. Without, `reachable` says nothing.
+    pub host_asked: bool,
+    /// Changes with every boot: the proof that one happened. Empty: nobody tells now.
     pub boot_id: String,
     /// The boot source set for the next boot (or for all, when persistent), if any.
     pub boot_override: Option<BootMode>,
     /// The image on its disk, if one was ever installed, and the operation that put it there.
     pub installed: Option<Install>,
+    /// Whether the disk was read. Without, that nothing is `installed` says nothing.
+    pub disk_read: bool,
     /// The installation under way, if any.
     pub installing: Option<Install>,
     /// The last installation, if it went wrong and nothing has been installed since.
@@ -227,6 +232,11 @@ pub trait Provider: Send + Sync {
     }
     /// For people who work on one machine's controller; no step needs it.
     fn management(&self) -> Option<&dyn Management> {
+        None
+    }
+
+    /// What a machine's record lacks for a step of this kind, in words. `None`: nothing.
+    fn lacks(&self, _spec: &MachineSpec, _step: &StepKind) -> Option<String> {
         None
     }
 

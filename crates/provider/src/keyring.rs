@@ -35,8 +35,11 @@ pub trait Keyring: Send + Sync {
     /// The credential of this name, opened.
     async fn credential(&self, name: &str) -> ProviderResult<Credential>;
 
-    /// Replaces a credential that we have changed where it is used. Durable when it answers.
+    /// Makes or replaces a credential that we have changed where it is used. Durable when it answers.
     async fn replace(&self, name: &str, credential: &Credential) -> ProviderResult<()>;
+
+    /// Takes back what `replace` made.
+    async fn remove(&self, name: &str) -> ProviderResult<()>;
 
     /// What is pinned for this machine at this endpoint.
     async fn pinned(&self, machine: &MachineId, pin: Pin, endpoint: &str) -> ProviderResult<Option<String>>;

@@ -1,6 +1,7 @@
 //! The configured providers, by the name machines call them.
 
 use crate::Provider;
+use domain::machine::Machine;
 use domain::plan::Step;
 use domain::{Error, Reason};
 use std::collections::BTreeMap;
@@ -30,8 +31,9 @@ impl Providers {
         })
     }
 
-    /// Refuses steps that the provider cannot carry out, before anything begins.
-    pub fn check(&self, name: &str, steps: &[Step]) -> Result<(), Error> {
+    /// Refuses steps that the provider cannot carry out, or not on this machine, before anything begins.
+    pub fn check(&self, machine: &Machine, steps: &[Step]) -> Result<(), Error> {
+        let name = machine.spec.provider_name(&machine.labels);
         let provider = self.get(name)?;
         for step in steps {
             if let Some(missing) = step.kind.needs().iter().find(|c| !provider.can(**c)) {
@@ -45,6 +47,15 @@ impl Providers {
                     ),
                 )
                 .with("capability", missing.as_str()));
+            }
+            if let Some(lacks) = provider.lacks(&machine.spec, &step.kind) {
+                let message = format!(
+                    "step {} ({}) cannot be carried out on machine {}: {lacks}; fill it in, or choose another plan",
+                    step.name,
+                    step.kind.name(),
+                    machine.id
+                );
+                return Err(Error::new(Reason::CapabilityMissing, message));
             }
         }
         Ok(())

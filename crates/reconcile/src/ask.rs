@@ -131,7 +131,9 @@ fn facts(seen: Inspection) -> Facts {
             PowerState::Off => false,
         },
         reachable: seen.reachable,
+        host_asked: seen.host_asked,
         installed: seen.installed.map(|i| i.image),
+        disk_read: seen.disk_read,
         installing: seen.installing.map(|i| i.image),
     }
 }

@@ -32,9 +32,15 @@ pub(crate) async fn run(core: Arc<Core>, lane: Lane) {
         tokio::select! {
             biased;
             () = core.stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
+            () = tokio::time::sleep(pause + jitter(&core, pause)) => {}
         }
     }
+}
+
+/// Up to a tenth more: many servers and lanes that started together do not go on in step.
+fn jitter(core: &Core, pause: Duration) -> Duration {
+    let random = core.store.ambient().uuid().as_u64_pair().1 & 0xffff;
+    pause.mul_f64(random as f64 / f64::from(0xffff_u32) / 10.0)
 }
 
 /// Sweeps if it is time, and says when to look again.

@@ -109,7 +109,7 @@ impl NewRun {
         let plan = self.plan(tx, &machine)?;
         may_use(&self.call, &machine, &plan, &self.request.parameters)?;
         let steps = plan.resolve(&self.request.parameters, &machine.spec.target_cluster_ref)?;
-        self.providers.check(machine.spec.provider_name(&machine.labels), &steps)?;
+        self.providers.check(&machine, &steps)?;
         self.insert(tx, &machine, &plan, &steps)
     }
 

@@ -57,9 +57,11 @@ impl Inspect for SimFleet {
                 system_uuid: identity.system_uuid,
                 power: if machine.powered { PowerState::On } else { PowerState::Off },
                 reachable: machine.up,
+                host_asked: true,
                 boot_id: machine.boots.to_string(),
                 boot_override: machine.boot_override.map(|o| o.mode),
                 installed: machine.installed.clone(),
+                disk_read: true,
                 installing: machine
                     .installing
                     .as_ref()

@@ -16,6 +16,8 @@ pub struct HostIdentity {
     pub hostname: String,
     /// Changes with every boot.
     pub boot_id: String,
+    /// Changes with every installation: `/etc/machine-id`. Empty: there is none.
+    pub instance: String,
     /// The text of `/etc/millwright-image`, at most 4 KiB of it; none: there is no such file.
     pub image: Option<String>,
 }
@@ -126,11 +128,11 @@ pub(crate) fn progress(answer: &Answer<'_>, offset: u64) -> Option<ExecProgress>
 
 pub(crate) fn identity(answer: &Answer<'_>) -> Option<HostIdentity> {
     let text = String::from_utf8_lossy(answer.body);
-    let mut lines = text.splitn(5, '\n');
+    let mut lines = text.splitn(6, '\n');
     let mut next = || lines.next().map(|line| line.trim().to_owned());
-    let (boot_id, hostname, serial_number, system_uuid) = (next()?, next()?, next()?, next()?);
+    let (boot_id, hostname, serial_number, system_uuid, instance) = (next()?, next()?, next()?, next()?, next()?);
     let image = lines.next().and_then(|rest| rest.strip_prefix("image\n")).map(|image| image.trim().to_owned());
-    (!boot_id.is_empty()).then_some(HostIdentity { serial_number, system_uuid, hostname, boot_id, image })
+    (!boot_id.is_empty()).then_some(HostIdentity { serial_number, system_uuid, hostname, boot_id, instance, image })
 }
 
 fn line(bytes: &[u8]) -> Option<(&str, &[u8])> {

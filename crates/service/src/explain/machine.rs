@@ -46,7 +46,7 @@ pub(super) fn gather(
     let provider = service.inner.providers.get(name).map(drop);
     let unable = match &provider {
         Ok(()) => {
-            let check = |t: RunType| service.inner.providers.check(name, &default_plan(&machine, t)?.steps);
+            let check = |t: RunType| service.inner.providers.check(&machine, &default_plan(&machine, t)?.steps);
             RunType::ALL.into_iter().filter_map(|t| Some((t, check(t).err()?))).collect()
         }
         Err(_) => Vec::new(),

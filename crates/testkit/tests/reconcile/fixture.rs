@@ -176,9 +176,11 @@ impl Inspect for Probe {
             system_uuid: String::new(),
             power: PowerState::On,
             reachable: true,
+            host_asked: true,
             boot_id: "1".into(),
             boot_override: None,
             installed: None,
+            disk_read: true,
             installing: None,
             failed_install: None,
         })

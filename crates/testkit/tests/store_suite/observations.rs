@@ -21,6 +21,8 @@ fn answering(at: Timestamp) -> Look {
         system_uuid: String::new(),
         powered: true,
         reachable: true,
+        host_asked: true,
+        disk_read: true,
         installed: Some("ubuntu \"24.04\"".into()),
         installing: None,
     };

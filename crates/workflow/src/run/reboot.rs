@@ -30,7 +30,7 @@ impl Stage for Reboot {
         match before {
             // a machine that does not answer does not tell its boot id either
             Some(before) if !seen.boot_id.is_empty() && seen.boot_id != before.boot_id => {
-                if seen.power == PowerState::On && seen.reachable {
+                if seen.power == PowerState::On && (seen.reachable || !seen.host_asked) {
                     return Seen::Done(format!("rebooted: boot id {} is now {}", before.boot_id, seen.boot_id)).into();
                 }
                 at.waiting("the machine to answer after its reboot").into()

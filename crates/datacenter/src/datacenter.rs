@@ -1,0 +1,109 @@
+//! The provider and what it keeps between calls.
+
+use crate::clusters;
+use crate::controller;
+use crate::host;
+use crate::kept::Kept;
+use crate::lane::Lanes;
+use crate::options::{Image, Options};
+use crate::sweep::Reading;
+use domain::MachineId;
+use domain::endpoint::BmcEndpoint;
+use domain::machine::MachineSpec;
+use domain::plan::{RebootMode, RmaAction, StepKind};
+use kube::Cluster;
+use provider::{
+    Bmc, BootControl, ClusterControl, Exec, ImageControl, Inspect, Keyring, Management, PowerControl, Provider,
+};
+use ssh::Host;
+use std::sync::Arc;
+
+/// Drives machines by their BMC, their SSH endpoint and their cluster.
+#[derive(Clone)]
+pub struct Datacenter {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub options: Options,
+    pub keyring: Arc<dyn Keyring>,
+    pub redfish: Arc<Lanes>,
+    pub ipmi: Arc<Lanes>,
+    pub ssh: Arc<Lanes>,
+    pub controllers: Kept<MachineId, controller::MadeFrom, Arc<dyn Bmc>>,
+    /// Which protocol was found where a machine does not say.
+    pub protocols: Kept<MachineId, BmcEndpoint, BmcEndpoint>,
+    pub hosts: Kept<MachineId, host::MadeFrom, Arc<Host>>,
+    pub clusters: Kept<String, clusters::MadeFrom, Arc<Cluster>>,
+    pub readings: Kept<MachineId, String, Reading>,
+}
+
+/// Machines whose controllers and hosts are kept; more are made again when needed.
+const MACHINES_MAX: usize = 50_000;
+const CLUSTERS_MAX: usize = 1_000;
+
+impl Datacenter {
+    pub fn new(options: Options, keyring: Arc<dyn Keyring>) -> Self {
+        let lanes = |calls| Arc::new(Lanes::new(&options, calls));
+        Self {
+            inner: Arc::new(Inner {
+                redfish: lanes(options.redfish_calls),
+                ipmi: lanes(options.ipmi_calls),
+                ssh: lanes(options.ssh_calls),
+                controllers: Kept::new(MACHINES_MAX),
+                protocols: Kept::new(MACHINES_MAX),
+                hosts: Kept::new(MACHINES_MAX),
+                clusters: Kept::new(CLUSTERS_MAX),
+                readings: Kept::new(MACHINES_MAX),
+                options,
+                keyring,
+            }),
+        }
+    }
+
+    /// How many BMCs and hosts are left alone now because they do not answer.
+    pub fn resting(&self) -> usize {
+        self.inner.redfish.resting() + self.inner.ipmi.resting() + self.inner.ssh.resting()
+    }
+}
+
+impl Provider for Datacenter {
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+    fn power(&self) -> Option<&dyn PowerControl> {
+        Some(self)
+    }
+    fn boot(&self) -> Option<&dyn BootControl> {
+        Some(self)
+    }
+    fn image(&self) -> Option<&dyn ImageControl> {
+        Some(self)
+    }
+    fn exec(&self) -> Option<&dyn Exec> {
+        Some(self)
+    }
+    fn cluster(&self) -> Option<&dyn ClusterControl> {
+        Some(self)
+    }
+    fn lacks(&self, spec: &MachineSpec, step: &StepKind) -> Option<String> {
+        let empty = |field: &str, text: &str| text.is_empty().then(|| format!("its {field} is empty"));
+        let bmc = || empty("spec.bmc_endpoint", &spec.bmc_endpoint);
+        let ssh = || empty("spec.ssh_endpoint", &spec.ssh_endpoint);
+        match step {
+            StepKind::Ssh { .. } | StepKind::Join { .. } => ssh(),
+            StepKind::Reboot { mode: RebootMode::Inband } => ssh(),
+            StepKind::Reboot { mode: RebootMode::Bmc | RebootMode::Force } | StepKind::Netboot { .. } => bmc(),
+            StepKind::Repave { image, .. } => match self.inner.options.images.get(image) {
+                Some(Image::Media { .. }) => bmc().or_else(ssh),
+                Some(Image::Script { .. }) => ssh(),
+                None => Some(format!("there is no image {image:?} in the configuration's [images]")),
+            },
+            StepKind::Rma { action: RmaAction::Shutdown, .. } => bmc(),
+            StepKind::Rma { .. } | StepKind::Verify { .. } | StepKind::Net { .. } => None,
+        }
+    }
+    fn management(&self) -> Option<&dyn Management> {
+        Some(self)
+    }
+}

@@ -1,0 +1,134 @@
+//! The system on a machine, over SSH: by which key it is known, and what a login shows.
+
+use crate::controller::invalid;
+use crate::datacenter::Inner;
+use crate::lane::For;
+use domain::credential::{Credential, SshLogin};
+use domain::endpoint::{HostPort, SshEndpoint};
+use domain::look::another_machine;
+use domain::{MachineId, Reason};
+use provider::{Pin, ProviderError, ProviderResult, Target};
+use ssh::{Host, HostIdentity, Jump};
+use std::sync::Arc;
+
+/// What a way to a host was made from.
+#[derive(Clone, PartialEq)]
+pub(crate) struct MadeFrom {
+    endpoint: SshEndpoint,
+    login: SshLogin,
+    credential: String,
+    host_key: String,
+    jump_key: String,
+}
+
+/// A host and the lane to it.
+pub(crate) struct Reached {
+    pub host: Arc<Host>,
+    pub at: HostPort,
+}
+
+pub(crate) fn endpoint_of(target: &Target) -> ProviderResult<SshEndpoint> {
+    let text = &target.spec.ssh_endpoint;
+    if text.is_empty() {
+        let machine = format!("machine {}", target.machine_id);
+        return Err(ProviderError::capability_missing(&machine, "SSH (its spec.ssh_endpoint is empty)"));
+    }
+    SshEndpoint::parse(text).map_err(|e| invalid(format!("spec.ssh_endpoint of machine {}: {e}", target.machine_id)))
+}
+
+impl Inner {
+    /// The way to the machine's system. At first contact the key it shows is pinned, before anybody logs in.
+    pub async fn host(&self, target: &Target, whom: For) -> ProviderResult<Reached> {
+        let endpoint = endpoint_of(target)?;
+        let wanted = |credential| match credential {
+            Credential::Ssh(login) => Some(login),
+            Credential::Bmc(_) | Credential::Kubeconfig(_) | Credential::Ca(_) => None,
+        };
+        let (credential, login) = self.login(target, "ssh", wanted).await?;
+        let jump = match &endpoint.jump {
+            Some(at) => {
+                let host_key = self.key_of(target, Pin::JumpHostKey, at, None, whom).await?;
+                let credential_name = credential.clone();
+                Some(Jump { at: at.clone(), login: login.clone(), credential_name, host_key })
+            }
+            None => None,
+        };
+        let host_key = self.key_of(target, Pin::SshHostKey, &endpoint.at, jump.as_ref(), whom).await?;
+        let jump_key = jump.as_ref().map_or(String::new(), |jump| jump.host_key.clone());
+        let at = endpoint.at.clone();
+        let from = MadeFrom { endpoint, login, credential, host_key, jump_key };
+        let host = self.hosts.get(&target.machine_id, &from).unwrap_or_else(|| {
+            let MadeFrom { endpoint, login, credential, host_key, .. } = from.clone();
+            let timeouts = self.options.ssh_timeouts();
+            let host = Host::new(endpoint.at, login, &credential, host_key, jump, timeouts);
+            self.hosts.put(&target.machine_id, from, Arc::new(host))
+        });
+        Ok(Reached { host, at })
+    }
+
+    async fn key_of(
+        &self,
+        target: &Target,
+        pin: Pin,
+        at: &HostPort,
+        jump: Option<&Jump>,
+        whom: For,
+    ) -> ProviderResult<String> {
+        let (machine, text) = (&target.machine_id, at.to_string());
+        if let Some(pinned) = self.keyring.pinned(machine, pin, &text).await? {
+            return Ok(pinned);
+        }
+        let limit = self.options.call_timeout;
+        let asked = ssh::host_key_of(at, jump, limit);
+        let shown = self.ssh.call(&self.ssh.to(&text), whom, limit, asked).await?;
+        let pinned = self.keyring.pin(machine, pin, &text, &shown).await?;
+        target.notes.add(format!("first contact: the host key of {text} is pinned, {pinned}"));
+        Ok(pinned)
+    }
+
+    /// A call to the host, in its turn.
+    pub async fn on_host<T>(
+        &self,
+        reached: &Reached,
+        whom: For,
+        call: impl Future<Output = ProviderResult<T>>,
+    ) -> ProviderResult<T> {
+        self.ssh.call(&self.ssh.to(&reached.at.to_string()), whom, self.options.call_timeout, call).await
+    }
+
+    /// Who the system says it is. Another machine's system is nobody's.
+    pub async fn reading(&self, target: &Target, whom: For) -> ProviderResult<HostIdentity> {
+        let reached = self.host(target, whom).await?;
+        let seen = self.on_host(&reached, whom, reached.host.identity()).await?;
+        match another_machine(&target.spec, &seen.serial_number, &seen.system_uuid) {
+            None => Ok(seen),
+            Some(message) => {
+                let at = &reached.at;
+                Err(ProviderError::wrong_machine(format!("the host at {at} (spec.ssh_endpoint): {message}")))
+            }
+        }
+    }
+
+    /// Whether somebody answers at the machine's SSH endpoint. No login.
+    pub async fn answers(&self, target: &Target, whom: For) -> ProviderResult<()> {
+        let endpoint = endpoint_of(target)?;
+        if endpoint.jump.is_some() {
+            // the way there needs a login anyway
+            return self.reading(target, whom).await.map(drop);
+        }
+        let limit = self.options.connect_timeout;
+        let asked = ssh::answers(&endpoint.at, limit);
+        self.ssh.call(&self.ssh.to(&endpoint.at.to_string()), whom, limit, asked).await
+    }
+
+    /// After a reinstallation the host has another key, and that is as it should be.
+    pub async fn repin_host(&self, machine: &MachineId, why: &str) -> ProviderResult<()> {
+        self.hosts.forget(machine);
+        self.keyring.unpin(machine, Pin::SshHostKey, why).await
+    }
+}
+
+/// Whether this says that the system does not answer, rather than that it will not have us.
+pub(crate) fn is_down(e: &ProviderError) -> bool {
+    matches!(e.reason(), Reason::Unreachable | Reason::ConnectionRefused | Reason::ProviderSilent | Reason::CircuitOpen)
+}

@@ -1,0 +1,258 @@
+//! Installing an image: with an installer in the BMC's virtual drive, or with a script on the host as it is.
+//! What was begun is durable before anything is touched, so that whoever looks later can tell what came of it.
+
+use crate::datacenter::{Datacenter, Inner};
+use crate::lane::For;
+use crate::options::Image;
+use async_trait::async_trait;
+use domain::Reason;
+use domain::hardware::{BootOverride, PowerAction};
+use domain::limits::short;
+use domain::plan::BootMode;
+use domain::stage::FailureClass;
+use provider::{
+    Ack, Bmc as _, Command, ExecState, ImageControl, Install, Operation, Pin, PowerState, ProviderError,
+    ProviderResult, Target,
+};
+use ssh::HostIdentity;
+use std::collections::BTreeMap;
+
+/// The installation that was begun last on a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Installation {
+    pub operation: String,
+    pub image: String,
+    /// What told the system apart that was there before: what comes up with another is a new one.
+    before: String,
+    state: Begun,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Begun {
+    Media,
+    Script,
+    /// It was seen to be there, or was given up.
+    Closed,
+}
+
+const MEDIA: &str = "media";
+const SCRIPT: &str = "script";
+const CLOSED: &str = "closed";
+/// What nobody could tell before.
+const NOTHING: &str = "-";
+
+impl Installation {
+    /// Operations, images and machine ids have no spaces.
+    fn text(&self) -> String {
+        let state = match self.state {
+            Begun::Media => MEDIA,
+            Begun::Script => SCRIPT,
+            Begun::Closed => CLOSED,
+        };
+        format!("{state} {} {} {}", self.operation, self.image, self.before)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split(' ');
+        let state = match words.next()? {
+            MEDIA => Begun::Media,
+            SCRIPT => Begun::Script,
+            CLOSED => Begun::Closed,
+            _ => return None,
+        };
+        let mut word = || words.next().map(str::to_owned);
+        Some(Self { operation: word()?, image: word()?, before: word()?, state })
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.state != Begun::Closed
+    }
+}
+
+impl Inner {
+    /// What was begun last, if anything.
+    pub async fn begun(&self, target: &Target) -> ProviderResult<Option<Installation>> {
+        let kept = self.keyring.pinned(&target.machine_id, Pin::Installation, "").await?;
+        Ok(kept.as_deref().and_then(Installation::parse))
+    }
+
+    async fn remember(&self, target: &Target, installation: &Installation, why: &str) -> ProviderResult<()> {
+        self.keyring.unpin(&target.machine_id, Pin::Installation, why).await?;
+        self.keyring.pin(&target.machine_id, Pin::Installation, "", &installation.text()).await.map(drop)
+    }
+
+    /// What is on the disk, and which operation put it there.
+    pub async fn image_of(
+        &self,
+        target: &Target,
+        host: &HostIdentity,
+        begun: Option<&Installation>,
+    ) -> ProviderResult<Option<Install>> {
+        let mut words = host.image.as_deref().unwrap_or_default().split_whitespace();
+        let Some(image) = words.next() else { return Ok(None) };
+        let said = words.next().unwrap_or_default();
+        let Some(begun) = begun.filter(|begun| begun.image == image) else {
+            return Ok(Some(Install { image: image.to_owned(), operation: said.to_owned() }));
+        };
+        let new = said == begun.operation || (said.is_empty() && host.instance != begun.before);
+        if new && begun.is_open() {
+            if begun.state == Begun::Media {
+                self.take_out(target).await?;
+            }
+            let closed = Installation { state: Begun::Closed, ..begun.clone() };
+            self.remember(target, &closed, "the installation is there").await?;
+        }
+        let operation = if new || !begun.is_open() { begun.operation.clone() } else { said.to_owned() };
+        Ok(Some(Install { image: image.to_owned(), operation }))
+    }
+
+    /// The installer has done its work: it must not run again at the next boot.
+    async fn take_out(&self, target: &Target) -> ProviderResult<()> {
+        let (bmc, state) = self.checked(target, For::Work).await?;
+        let _ = bmc.eject_media().await?;
+        if state.boot.is_some_and(|boot| boot.mode == BootMode::Cd) {
+            let _ = bmc.set_boot(None).await?;
+        }
+        Ok(())
+    }
+
+    /// Why an installation that was begun will not come to its end, if that can be told.
+    pub async fn failure(&self, target: &Target, begun: &Installation) -> ProviderResult<Option<String>> {
+        match begun.state {
+            Begun::Media | Begun::Closed => return Ok(None),
+            Begun::Script => {}
+        }
+        let Ok(reached) = self.host(target, For::Work).await else { return Ok(None) };
+        match self.on_host(&reached, For::Work, reached.host.poll(&begun.operation, 0)).await {
+            Ok(progress) => Ok(match progress.state {
+                ExecState::Exited(0) => {
+                    Some("the script ended, and /etc/millwright-image does not name the image".to_owned())
+                }
+                ExecState::Exited(status) => {
+                    let said: Vec<u8> = progress.output.iter().flat_map(|chunk| chunk.data.clone()).collect();
+                    let said = String::from_utf8_lossy(&said);
+                    let last: Vec<&str> = said.lines().rev().take(5).collect();
+                    let last: Vec<&str> = last.into_iter().rev().collect();
+                    Some(short(&format!("the script ended with exit status {status}: {}", last.join(" / "))))
+                }
+                ExecState::Running | ExecState::NeverStarted => None,
+            }),
+            // it may be on its way into the new system
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn image(&self, name: &str) -> ProviderResult<&Image> {
+        self.options.images.get(name).ok_or_else(|| {
+            let known: Vec<&String> = self.options.images.keys().collect();
+            let message = format!("there is no image {name:?}; configured in [images]: {known:?}");
+            ProviderError::because(Reason::InvalidField, FailureClass::InvalidInput, message)
+        })
+    }
+}
+
+/// A disk is overwritten only on a machine that is known to be the one that is meant.
+fn must_be_known(target: &Target) -> ProviderResult<()> {
+    if target.spec.serial_number.is_empty() && target.spec.system_uuid.is_empty() {
+        let message = format!(
+            "machine {} has neither serial number nor system UUID in its record, so nobody can tell whether this is the \
+             machine whose disk may be overwritten; 'millwright machine register --discover' fills them in",
+            target.machine_id
+        );
+        return Err(ProviderError::because(Reason::WrongMachine, FailureClass::NeedsOperator, message));
+    }
+    Ok(())
+}
+
+#[async_trait]
+impl ImageControl for Datacenter {
+    async fn install(&self, target: &Target, image: &str, user_data_ref: &str, op: &Operation) -> ProviderResult<Ack> {
+        let inner = &self.inner;
+        let how = inner.image(image)?.clone();
+        must_be_known(target)?;
+        // who is there now, by its own word; a system that is down or empty has none
+        let before = match inner.reading(target, For::Work).await {
+            Ok(host) if !host.instance.is_empty() => host.instance,
+            Ok(_) => NOTHING.to_owned(),
+            Err(e) if e.reason() == Reason::WrongMachine => return Err(e),
+            Err(e) if matches!(how, Image::Script { .. }) => return Err(e),
+            Err(_) => NOTHING.to_owned(),
+        };
+        let state = match &how {
+            Image::Media { .. } => Begun::Media,
+            Image::Script { .. } => Begun::Script,
+        };
+        let begun = Installation { operation: op.key(), image: image.to_owned(), before, state };
+        match how {
+            Image::Media { url } => {
+                if !user_data_ref.is_empty() {
+                    let message = format!(
+                        "image {image:?} is installed from virtual media, which can be given no user data; leave user_data_ref empty"
+                    );
+                    return Err(ProviderError::because(Reason::InvalidField, FailureClass::InvalidInput, message));
+                }
+                let (bmc, now) = inner.checked(target, For::Work).await?;
+                inner.remember(target, &begun, &format!("{} installs {image}", op.key())).await?;
+                let _ = bmc.insert_media(&url).await?;
+                let _ = bmc.set_boot(Some(BootOverride { mode: BootMode::Cd, persistent: false })).await?;
+                let action = match now.power {
+                    PowerState::On => PowerAction::ForceRestart,
+                    PowerState::Off => PowerAction::On,
+                };
+                let _ = bmc.power(action).await?;
+            }
+            Image::Script { text } => {
+                if !target.spec.bmc_endpoint.is_empty() {
+                    inner.checked(target, For::Work).await?;
+                }
+                inner.remember(target, &begun, &format!("{} installs {image}", op.key())).await?;
+                let environment = BTreeMap::from([
+                    ("MILLWRIGHT_IMAGE".to_owned(), image.to_owned()),
+                    ("MILLWRIGHT_OPERATION".to_owned(), op.key()),
+                    ("MILLWRIGHT_USER_DATA_REF".to_owned(), user_data_ref.to_owned()),
+                ]);
+                let command = Command { command: "sh".to_owned(), args: vec!["-c".to_owned(), text], environment };
+                let reached = inner.host(target, For::Work).await?;
+                let key = op.key();
+                let started = reached.host.start(&command, &key, None);
+                let _ = inner.on_host(&reached, For::Work, started).await?;
+            }
+        }
+        Ok(Ack::Accepted)
+    }
+
+    async fn abort_install(&self, target: &Target, op: &Operation) -> ProviderResult<Ack> {
+        let inner = &self.inner;
+        let Some(begun) = inner.begun(target).await?.filter(|b| b.operation == op.key() && b.is_open()) else {
+            return Ok(Ack::Done);
+        };
+        match begun.state {
+            Begun::Media => inner.take_out(target).await?,
+            Begun::Script => {
+                let reached = inner.host(target, For::Work).await?;
+                let _ = inner.on_host(&reached, For::Work, reached.host.kill(&op.key())).await?;
+            }
+            Begun::Closed => {}
+        }
+        let closed = Installation { state: Begun::Closed, image: NOTHING.to_owned(), ..begun };
+        inner.remember(target, &closed, "the installation was given up").await?;
+        Ok(Ack::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_begun_is_read_as_it_was_written() {
+        for state in [Begun::Media, Begun::Script, Begun::Closed] {
+            let begun =
+                Installation { operation: "exe_1.repave.1".into(), image: "u-24".into(), before: "id".into(), state };
+            assert_eq!(Installation::parse(&begun.text()), Some(begun.clone()));
+            assert_eq!(begun.is_open(), state != Begun::Closed);
+        }
+        assert_eq!(Installation::parse(""), None);
+        assert_eq!(Installation::parse("media exe_1"), None);
+    }
+}

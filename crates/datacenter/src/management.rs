@@ -1,0 +1,102 @@
+//! For people who work on one machine's controller: the controller itself, discovery, passwords, pins.
+
+use crate::controller::endpoint_of;
+use crate::datacenter::Datacenter;
+use crate::lane::For;
+use async_trait::async_trait;
+use domain::credential::{BmcLogin, Credential};
+use domain::endpoint::{BmcProtocol, TlsTrust};
+use domain::machine::{Labels, MachineSpec};
+use domain::{MachineId, Reason, Secret};
+use provider::{Ack, Bmc, Discovered, Management, Notes, Pin, ProviderError, ProviderResult, Target};
+
+/// Long enough that nobody guesses it, short enough for every controller we know of (IPMI takes 20 bytes).
+const PASSWORD_CHARS: usize = 20;
+/// Without those that a person confuses.
+const ALPHABET: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
+
+#[async_trait]
+impl Management for Datacenter {
+    async fn bmc(&self, target: &Target) -> ProviderResult<Box<dyn Bmc + '_>> {
+        let (bmc, _) = self.inner.checked(target, For::Work).await?;
+        Ok(Box::new(bmc))
+    }
+
+    async fn discover(&self, spec: &MachineSpec) -> ProviderResult<Discovered> {
+        let mut spec = spec.clone();
+        // nobody's yet: nothing is pinned for it but in the endpoint itself
+        let target = |spec: &MachineSpec| Target {
+            machine_id: MachineId::from_text(format!("discovery of {}", spec.bmc_endpoint)),
+            labels: Labels::new(),
+            spec: spec.clone(),
+            notes: Notes::default(),
+        };
+        let endpoint = endpoint_of(&target(&spec))?;
+        let over_tls = matches!(endpoint.protocol, BmcProtocol::Redfish | BmcProtocol::Any);
+        if over_tls && endpoint.trust == TlsTrust::FirstContact {
+            match self.inner.certificate_of(&endpoint, For::Work).await {
+                Ok(shown) => spec.bmc_endpoint = format!("{}?tls=pin:{shown}", spec.bmc_endpoint),
+                // it may speak IPMI only
+                Err(e) if endpoint.protocol == BmcProtocol::Any && e.reason() != Reason::UntrustedCertificate => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let description = self.inner.controller(&target(&spec), For::Work).await?.describe().await?;
+        spec.serial_number.clone_from(&description.serial_number);
+        spec.system_uuid.clone_from(&description.system_uuid);
+        spec.mac_addresses =
+            description.nics.iter().map(|nic| nic.mac_address.clone()).filter(|m| !m.is_empty()).collect();
+        Ok(Discovered { description, spec })
+    }
+
+    async fn rotate_password(&self, target: &Target) -> ProviderResult<Ack> {
+        let inner = &self.inner;
+        let (bmc, _) = inner.checked(target, For::Work).await?;
+        let (name, old) = inner.bmc_login(target).await?;
+        let login = BmcLogin { username: old.username.clone(), password: new_password()? };
+        let kept = format!("{name}.next");
+        // durable before the controller hears of it: whatever happens, somebody knows the password
+        inner.keyring.replace(&kept, &Credential::Bmc(login.clone())).await?;
+        let told = bmc.set_password(&old.username, &login.password).await;
+        drop(bmc);
+        if let Err(e @ ProviderError::Refused { .. }) = told {
+            inner.keyring.remove(&kept).await?;
+            return Err(e);
+        }
+        // told or not, what counts is which of the two it takes
+        let tried = inner.tried(target, &kept, login.clone()).await;
+        match tried {
+            Ok(()) => {
+                inner.keyring.replace(&name, &Credential::Bmc(login)).await?;
+                inner.keyring.remove(&kept).await?;
+                Ok(Ack::Done)
+            }
+            Err(e) if e.reason() == Reason::LoginRefused => {
+                inner.keyring.remove(&kept).await?;
+                let message = format!("the BMC said yes and still takes the old password; nothing was changed: {e}");
+                Err(ProviderError::refused(domain::stage::FailureClass::Hardware, message))
+            }
+            Err(e) => Err(ProviderError::unknown(format!(
+                "whether the BMC took the new password is not known; the old one is credential {name:?}, the new one {kept:?}: {e}"
+            ))),
+        }
+    }
+
+    async fn repin(&self, target: &Target) -> ProviderResult<Ack> {
+        for pin in [Pin::BmcCertificate, Pin::SshHostKey, Pin::JumpHostKey] {
+            self.inner.keyring.unpin(&target.machine_id, pin, "an admin asked for it").await?;
+        }
+        Ok(Ack::Done)
+    }
+}
+
+fn new_password() -> ProviderResult<Secret> {
+    let mut bytes = [0_u8; PASSWORD_CHARS * 2];
+    getrandom::fill(&mut bytes)
+        .map_err(|e| ProviderError::transient(format!("no random numbers from the system: {e}")))?;
+    let letters = bytes.chunks(2).map(|pair| {
+        let number = usize::from(u16::from_le_bytes([pair[0], pair[1]]));
+        char::from(ALPHABET[number % ALPHABET.len()])
+    });
+    Ok(Secret::new(letters.collect::<String>()))
+}

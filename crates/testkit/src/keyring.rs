@@ -1,0 +1,88 @@
+//! A keyring in memory, for tests of what needs one and not of the keyring.
+
+use async_trait::async_trait;
+use domain::credential::{BmcLogin, Credential, SshLogin};
+use domain::stage::FailureClass;
+use domain::{MachineId, Reason, Secret};
+use provider::{Keyring, Pin, ProviderError, ProviderResult};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+#[derive(Default)]
+pub struct MemoryKeyring {
+    credentials: Mutex<BTreeMap<String, Credential>>,
+    pins: Mutex<BTreeMap<(String, &'static str), (String, String)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl MemoryKeyring {
+    #[must_use]
+    pub fn with(self, name: &str, credential: Credential) -> Self {
+        lock(&self.credentials).insert(name.to_owned(), credential);
+        self
+    }
+
+    #[must_use]
+    pub fn with_bmc(self, name: &str, username: &str, password: &str) -> Self {
+        let login = BmcLogin { username: username.to_owned(), password: Secret::new(password) };
+        self.with(name, Credential::Bmc(login))
+    }
+
+    #[must_use]
+    pub fn with_ssh(self, name: &str, username: &str, private_key: &str) -> Self {
+        let (private_key, passphrase) = (Secret::new(private_key), Secret::default());
+        self.with(name, Credential::Ssh(SshLogin { username: username.to_owned(), private_key, passphrase }))
+    }
+
+    pub fn get(&self, name: &str) -> Option<Credential> {
+        lock(&self.credentials).get(name).cloned()
+    }
+
+    /// What is pinned, whatever the endpoint.
+    pub fn pin_of(&self, machine: &str, pin: Pin) -> Option<String> {
+        lock(&self.pins).get(&(machine.to_owned(), pin.as_str())).map(|(_, value)| value.clone())
+    }
+}
+
+#[async_trait]
+impl Keyring for MemoryKeyring {
+    async fn credential(&self, name: &str) -> ProviderResult<Credential> {
+        self.get(name).ok_or_else(|| {
+            let message = format!("there is no credential {name:?}");
+            ProviderError::because(Reason::CredentialNotFound, FailureClass::NeedsOperator, message)
+        })
+    }
+
+    async fn replace(&self, name: &str, credential: &Credential) -> ProviderResult<()> {
+        lock(&self.credentials).insert(name.to_owned(), credential.clone());
+        Ok(())
+    }
+
+    async fn remove(&self, name: &str) -> ProviderResult<()> {
+        lock(&self.credentials).remove(name);
+        Ok(())
+    }
+
+    async fn pinned(&self, machine: &MachineId, pin: Pin, endpoint: &str) -> ProviderResult<Option<String>> {
+        let pins = lock(&self.pins);
+        let kept = pins.get(&(machine.to_string(), pin.as_str()));
+        Ok(kept.filter(|(at, _)| at == endpoint).map(|(_, value)| value.clone()))
+    }
+
+    async fn pin(&self, machine: &MachineId, pin: Pin, endpoint: &str, seen: &str) -> ProviderResult<String> {
+        let mut pins = lock(&self.pins);
+        let kept = pins.entry((machine.to_string(), pin.as_str())).or_insert((endpoint.to_owned(), seen.to_owned()));
+        if kept.0 != endpoint {
+            *kept = (endpoint.to_owned(), seen.to_owned());
+        }
+        Ok(kept.1.clone())
+    }
+
+    async fn unpin(&self, machine: &MachineId, pin: Pin, _why: &str) -> ProviderResult<()> {
+        lock(&self.pins).remove(&(machine.to_string(), pin.as_str()));
+        Ok(())
+    }
+}

@@ -5,7 +5,7 @@
 use std::error::Error;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -60,10 +60,11 @@ impl<I: AsyncWrite + Unpin> Inner<I> {
 
 impl<I: AsyncWrite + Unpin> Outbox<I> {
     /// Drives a connection that writes here, and sends what it has written each time it was looked at.
-    pub async fn carry<C>(&self, mut connection: Pin<&mut C>) -> C::Output
+    pub async fn carry<C>(&self, connection: C) -> C::Output
     where
         C: Future<Output = Result<(), Box<dyn Error + Send + Sync>>>,
     {
+        let mut connection = pin!(connection);
         poll_fn(|cx| {
             let looked = connection.as_mut().poll(cx);
             let mut inner = self.inner();
@@ -119,7 +120,6 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Outbox<I> {
 mod tests {
     use super::*;
     use futures::poll;
-    use std::pin::pin;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
     type Ended = Result<(), Box<dyn Error + Send + Sync>>;
@@ -151,13 +151,13 @@ mod tests {
         let writes = Arc::new(Mutex::new(0));
         let outbox = Outbox::new(Counted { io, writes: writes.clone() });
         let mut stream = outbox.clone();
-        let connection = pin!(async move {
+        let connection = async move {
             for _ in 0..10 {
                 stream.write_all(&[7; 2000]).await?;
                 stream.flush().await?;
             }
             std::future::pending::<Ended>().await
-        });
+        };
         assert!(poll!(pin!(outbox.carry(connection))).is_pending());
         assert_eq!(*writes.lock().expect("counts"), 1);
         let mut got = vec![0; 20_000];
@@ -173,14 +173,14 @@ mod tests {
         let said: Vec<u8> = (0..5 * FULL).map(|n| (n % 251) as u8).collect();
         let (all, written) = (said.clone(), Arc::new(Mutex::new(0)));
         let count = written.clone();
-        let connection = pin!(async move {
+        let connection = async move {
             for part in all.chunks(3000) {
                 stream.write_all(part).await?;
                 *count.lock().expect("counts") += part.len();
             }
             // and then it says nothing more, and does not end
             std::future::pending::<Ended>().await
-        });
+        };
         let mut carried = pin!(outbox.carry(connection));
         for _ in 0..3 {
             assert!(poll!(&mut carried).is_pending());
@@ -200,12 +200,12 @@ mod tests {
         drop(client);
         let outbox = Outbox::new(io);
         let mut stream = outbox.clone();
-        let connection = pin!(async move {
+        let connection = async move {
             stream.write_all(b"into the void").await?;
             std::future::pending::<Ended>().await
-        });
+        };
         let ended = outbox.carry(connection).await.map_err(|e| e.downcast::<io::Error>().map(|e| e.kind()).ok());
-        assert_eq!(ended.map_err(|e| e), Err(Some(io::ErrorKind::BrokenPipe)));
+        assert_eq!(ended, Err(Some(io::ErrorKind::BrokenPipe)));
     }
 
     #[tokio::test]
@@ -213,11 +213,11 @@ mod tests {
         let (mut client, io) = duplex(100);
         let outbox = Outbox::new(io);
         let mut stream = outbox.clone();
-        let connection = pin!(async move {
+        let connection = async move {
             stream.write_all(&[7; 10_000]).await?;
             stream.shutdown().await?;
             Ended::Ok(())
-        });
+        };
         let mut got = Vec::new();
         let (ended, read) = tokio::join!(outbox.carry(connection), client.read_to_end(&mut got));
         assert!(ended.is_ok() && read.expect("reads") == 10_000);
@@ -228,10 +228,10 @@ mod tests {
         let (mut client, io) = duplex(100);
         let outbox = Outbox::new(io);
         let mut stream = outbox.clone();
-        let connection = pin!(async move {
+        let connection = async move {
             stream.write_all(&[7; 10_000]).await?;
             Ended::Err("no sign of life".into())
-        });
+        };
         let carried = poll!(pin!(outbox.carry(connection)));
         assert!(matches!(carried, Poll::Ready(Err(_))));
         drop(outbox);

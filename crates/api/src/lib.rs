@@ -14,6 +14,7 @@ pub mod json;
 mod machine;
 mod metrics;
 mod opening;
+mod outbox;
 mod plan;
 mod refused;
 mod rest;

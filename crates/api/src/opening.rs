@@ -60,12 +60,6 @@ impl<I: AsyncWrite + Unpin> AsyncWrite for Opening<I> {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_shutdown(cx)
     }
-
-    /// Answers of up to a kilobyte, which most are, are then copied and leave together; written where they lie,
-    /// each would be a system call of its own.
-    fn is_write_vectored(&self) -> bool {
-        false
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use crate::gate::gate;
 use crate::machine::Machines;
 use crate::metrics::{self as page, Render};
 use crate::opening::Opening;
+use crate::outbox::Outbox;
 use crate::plan::Plans;
 use crate::refused::in_our_terms;
 use crate::rest::{self, RestOptions};
@@ -280,13 +281,15 @@ async fn attend<I>(http: &Builder<AtOnce>, io: I, router: Router, stop: &Cancell
 where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let connection = http.serve_connection(TokioIo::new(io), TowerToHyperService::new(router));
+    // outside of TLS, so that one record, too, holds many answers
+    let outbox = Outbox::new(io);
+    let connection = http.serve_connection(TokioIo::new(outbox.clone()), TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
-        ended = connection.as_mut() => log_end(ended),
+        ended = outbox.carry(connection.as_mut()) => log_end(ended),
         () = stop.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            log_end(connection.await);
+            log_end(outbox.carry(connection).await);
         }
     }
 }

@@ -30,6 +30,22 @@ impl Providers {
         })
     }
 
+    /// The provider of this name; without a name, the only one that has what is needed.
+    pub fn choose(&self, name: &str, what: &str, has: impl Fn(&dyn Provider) -> bool) -> Result<Arc<dyn Provider>, Error> {
+        if !name.is_empty() {
+            return self.get(name);
+        }
+        let able: Vec<(&String, &Arc<dyn Provider>)> = self.by_name.iter().filter(|(_, p)| has(p.as_ref())).collect();
+        match able.as_slice() {
+            [(_, only)] => Ok(Arc::clone(only)),
+            [] => Err(Error::new(Reason::CapabilityMissing, format!("no provider here has {what}"))),
+            several => {
+                let names: Vec<&String> = several.iter().map(|(name, _)| *name).collect();
+                Err(Error::field("provider", format!("several have {what}; name one of {names:?}")).allowing(names))
+            }
+        }
+    }
+
     /// Refuses steps that the provider cannot carry out, before anything begins.
     pub fn check(&self, name: &str, steps: &[Step]) -> Result<(), Error> {
         let provider = self.get(name)?;

@@ -214,9 +214,7 @@ impl Service {
             Err(e) => return no(e.message),
         };
         let Some(cluster) = provider.cluster() else { return no("its provider knows no clusters".to_owned()) };
-        let target =
-            Target { machine_id: machine.id.clone(), labels: machine.labels.clone(), spec: machine.spec.clone() };
-        match tokio::time::timeout(CLUSTER_TIMEOUT, cluster.membership(&target, cluster_ref)).await {
+        match tokio::time::timeout(CLUSTER_TIMEOUT, cluster.membership(&target(machine), cluster_ref)).await {
             Ok(Ok(Membership::Ready)) => Ok(()),
             Ok(Ok(Membership::NotReady(why))) => no(format!("{cluster_ref} says not ready: {why}")),
             Ok(Ok(Membership::NotFound)) => no(format!("{cluster_ref} does not know it")),
@@ -264,6 +262,11 @@ fn move_phase(
             ..there
         },
     })
+}
+
+/// The machine as providers know it.
+pub(crate) fn target(machine: &Machine) -> Target {
+    Target { machine_id: machine.id.clone(), labels: machine.labels.clone(), spec: machine.spec.clone() }
 }
 
 pub(crate) fn no_active_run(machine: &Machine) -> Result<(), Error> {

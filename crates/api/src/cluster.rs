@@ -42,8 +42,7 @@ impl ClusterService for Clusters {
         request: Request<pb::DrainMachineRequest>,
     ) -> Result<Response<pb::DrainPass>, Status> {
         let (call, r) = open(request, |r| &r.machine_id)?;
-        let options =
-            Evict { grace_seconds: r.grace_seconds, unmanaged: r.unmanaged, local_data: r.local_data };
+        let options = Evict { grace_seconds: r.grace_seconds, unmanaged: r.unmanaged, local_data: r.local_data };
         let pass = self.0.drain_machine(&call, &r.machine_id, options, &r.reason).await.map_err(to_status)?;
         Ok(Response::new(pb::DrainPass {
             machine_id: r.machine_id,

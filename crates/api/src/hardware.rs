@@ -3,10 +3,8 @@
 use crate::convert::{self, timestamp};
 use crate::error::to_status;
 use crate::gate::open;
-use domain::hardware::{
-    ConsoleInfo, ControllerTask, Description, EventLogEntry, Firmware, Health, Nic, Part, Sensor,
-};
 use domain::Timestamp;
+use domain::hardware::{ConsoleInfo, ControllerTask, Description, EventLogEntry, Firmware, Health, Nic, Part, Sensor};
 use proto::baremetal::v1::Machine as WireMachine;
 use proto::millwright::v1 as pb;
 use proto::millwright::v1::hardware_service_server::HardwareService;
@@ -42,8 +40,7 @@ fn description(machine_id: String, d: Description, read_at: Timestamp) -> pb::Ha
         link_up: n.link_up,
         speed_mbps: n.speed_mbps,
     };
-    let firmware =
-        |f: Firmware| pb::FirmwareVersion { name: f.name, version: f.version, updateable: f.updateable };
+    let firmware = |f: Firmware| pb::FirmwareVersion { name: f.name, version: f.version, updateable: f.updateable };
     let power = match d.powered {
         Some(true) => "on",
         Some(false) => "off",

@@ -31,7 +31,12 @@ impl Providers {
     }
 
     /// The provider of this name; without a name, the only one that has what is needed.
-    pub fn choose(&self, name: &str, what: &str, has: impl Fn(&dyn Provider) -> bool) -> Result<Arc<dyn Provider>, Error> {
+    pub fn choose(
+        &self,
+        name: &str,
+        what: &str,
+        has: impl Fn(&dyn Provider) -> bool,
+    ) -> Result<Arc<dyn Provider>, Error> {
         if !name.is_empty() {
             return self.get(name);
         }

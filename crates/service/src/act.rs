@@ -95,7 +95,8 @@ impl Asked {
     }
 
     fn message(&self) -> String {
-        let message = if self.reason.is_empty() { self.what.clone() } else { format!("{}: {}", self.what, self.reason) };
+        let message =
+            if self.reason.is_empty() { self.what.clone() } else { format!("{}: {}", self.what, self.reason) };
         short(&message)
     }
 }

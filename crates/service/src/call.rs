@@ -28,7 +28,15 @@ pub struct Call {
 impl Call {
     pub fn new(by: Arc<Principal>, name: &'static str, request_id: String, idempotency_key: Option<String>) -> Self {
         let request_id = bounded(&request_id);
-        Self { by, name, request_id, idempotency_key, fingerprint: OnceLock::new(), target: OnceLock::new(), on_record: AtomicBool::new(false) }
+        Self {
+            by,
+            name,
+            request_id,
+            idempotency_key,
+            fingerprint: OnceLock::new(),
+            target: OnceLock::new(),
+            on_record: AtomicBool::new(false),
+        }
     }
 
     /// The server itself, for what it does at its start.

@@ -8,7 +8,9 @@ use crate::{Call, Service};
 use domain::machine::Machine;
 use domain::{Error, Reason};
 use futures::future::BoxFuture;
-use provider::{ClusterCheck, ClusterControl, DrainPass, EvictOptions, Provider, ProviderError, ProviderResult, Target};
+use provider::{
+    ClusterCheck, ClusterControl, DrainPass, EvictOptions, Provider, ProviderError, ProviderResult, Target,
+};
 use std::sync::Arc;
 
 /// How pods are asked to leave.
@@ -21,7 +23,10 @@ impl Outcome for DrainPass {
     const REPEATABLE: bool = true;
 }
 
-fn cluster_of<'a>(provider: &'a dyn Provider, machine: &'a Machine) -> Result<(&'a dyn ClusterControl, &'a str), Error> {
+fn cluster_of<'a>(
+    provider: &'a dyn Provider,
+    machine: &'a Machine,
+) -> Result<(&'a dyn ClusterControl, &'a str), Error> {
     let reference = machine.spec.target_cluster_ref.as_str();
     if reference.is_empty() {
         return Err(Error::new(

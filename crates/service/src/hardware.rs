@@ -287,14 +287,20 @@ impl Service {
         let what = "discovery of hardware";
         let provider = self.inner.providers.choose(&spec.provider, what, |p| p.management().is_some())?;
         let (service, entity) = (self.clone(), spec.bmc_endpoint.clone());
-        self.act(call, &entity, Asked::new(what, "")?, |_| Ok(()), move |()| async move {
-            let lacks = || ProviderError::capability_missing(&format!("provider {:?}", spec.provider), what);
-            let management = provider.management().ok_or_else(lacks)?;
-            let place = format!("the management controller at {}", spec.bmc_endpoint);
-            let mut found = answer(&place, service.act_within(), management.discover(&spec)).await?;
-            found.spec = found.spec.normalized()?;
-            Ok(found)
-        })
+        self.act(
+            call,
+            &entity,
+            Asked::new(what, "")?,
+            |_| Ok(()),
+            move |()| async move {
+                let lacks = || ProviderError::capability_missing(&format!("provider {:?}", spec.provider), what);
+                let management = provider.management().ok_or_else(lacks)?;
+                let place = format!("the management controller at {}", spec.bmc_endpoint);
+                let mut found = answer(&place, service.act_within(), management.discover(&spec)).await?;
+                found.spec = found.spec.normalized()?;
+                Ok(found)
+            },
+        )
         .await
     }
 

@@ -35,8 +35,8 @@ use store::token::revoked_by_row;
 use store::{Feed, Store};
 use tokio_util::sync::CancellationToken;
 
-pub use act::{Acted, HardwareChange};
 pub use access::{Access, Principal, new_secret};
+pub use act::{Acted, HardwareChange};
 pub use call::Call;
 pub use change::check_key;
 pub use clusters::{Drained, Evict};

@@ -61,7 +61,7 @@ pub(crate) const JOIN: Manner =
 pub(crate) const PERSON_OFF: Manner = in_call("power_off", step::REBOOT);
 pub(crate) const PERSON_BMC: Manner = in_call("bmc", step::BMC);
 pub(crate) const UPDATE: Manner = Manner { pace: Pace::Background, ..in_call("update", step::BMC) };
-pub(crate) const CORDON: Manner = in_call("cordon", step::RMA);
+pub(crate) const CORDON: Manner = in_call("cordon", step::VERIFY);
 
 impl Manner {
     const fn answer(&self) -> Ack {

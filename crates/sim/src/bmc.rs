@@ -141,9 +141,8 @@ impl Bmc for SimBmc<'_> {
     }
 
     async fn update_firmware(&self, image_url: &str, _targets: &[String]) -> ProviderResult<String> {
-        let (busy, number) = self
-            .see(|_, machine| (machine.controller.updating.is_some(), machine.controller.updates + 1))
-            .await?;
+        let (busy, number) =
+            self.see(|_, machine| (machine.controller.updating.is_some(), machine.controller.updates + 1)).await?;
         if busy {
             let message = format!("{} is being updated already", self.target.machine_id);
             return Err(ProviderError::refused(FailureClass::Conflict, message));
@@ -251,4 +250,3 @@ impl Management for SimFleet {
         self.act(target, &by_hand("repin"), &PERSON_BMC, Change::Repinned {}).await
     }
 }
-

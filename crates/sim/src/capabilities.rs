@@ -14,7 +14,8 @@ use domain::plan::{BootMode, RebootMode};
 use domain::stage::FailureClass;
 use provider::{
     Ack, BootControl, ClusterCheck, ClusterControl, Drain, DrainPass, EvictOptions, Exec, ImageControl, Inspect,
-    Inspection, Install, Management, Membership, NetworkControl, Operation, PowerControl, PowerState, Provider, ProviderError, ProviderResult, RmaControl, Target,
+    Inspection, Install, Management, Membership, NetworkControl, Operation, PowerControl, PowerState, Provider,
+    ProviderError, ProviderResult, RmaControl, Target,
 };
 use std::collections::BTreeMap;
 

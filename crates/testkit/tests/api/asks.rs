@@ -11,6 +11,7 @@ use proto::baremetal::v1::machine_status::Phase;
 use proto::millwright::v1 as mw;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use testkit::fleet::admin;
 
 /// Every method of every service of ours, with its name as the access table spells it.
 pub fn every_call() -> Vec<(String, MethodDescriptor)> {
@@ -65,6 +66,13 @@ impl<'a> Asks<'a> {
     async fn machine(&self, customer: &str) -> String {
         let id = self.fresh(customer);
         self.api.register(machine_of(customer, &id, &[("sim.fault.reboot", "hang")])).await;
+        id
+    }
+
+    /// One that does what it is told.
+    async fn plain(&self, customer: &str) -> String {
+        let id = self.fresh(customer);
+        self.api.register(machine_of(customer, &id, &[])).await;
         id
     }
 
@@ -196,7 +204,7 @@ impl<'a> Asks<'a> {
         let machine_id = self.settled[customer].0.clone();
         let reason = || "a test".to_owned();
         // of two machines, so that what is done to one is not there already
-        let (one, two) = (self.machine(customer).await, self.machine(customer).await);
+        let (one, two) = (self.plain(customer).await, self.plain(customer).await);
         let url = |n: u8| format!("https://images.example/{n}.iso");
         Some(match method {
             "InspectMachine" => only(&mw::InspectMachineRequest { machine_id }),
@@ -206,12 +214,13 @@ impl<'a> Asks<'a> {
             "GetMedia" => only(&mw::GetMediaRequest { machine_id }),
             "GetBios" => only(&mw::GetBiosRequest { machine_id }),
             "GetHardwareTask" => {
-                let known = self.api.server.fleet.sim.clone();
-                crate::hardware::begin_update(&known, &one).await;
+                let service = &self.api.server.service;
+                service.update_firmware(&admin(), &one, &url(1), vec![], "").await.expect("begins");
                 only(&mw::GetHardwareTaskRequest { machine_id: one, task: "update-1".into() })
             }
             "SetPower" => {
-                let to = |id, action: &str| mw::SetPowerRequest { machine_id: id, action: action.into(), reason: reason() };
+                let to =
+                    |id, action: &str| mw::SetPowerRequest { machine_id: id, action: action.into(), reason: reason() };
                 ask(&to(one, "force-off"), &to(two, "graceful-off"))
             }
             "SetBoot" => {
@@ -274,7 +283,7 @@ impl<'a> Asks<'a> {
         let mut machine = machine_of(customer, &id, &[]);
         machine.spec.as_mut().expect("a spec").target_cluster_ref = "cluster-a".into();
         self.api.register(machine).await;
-        crate::hardware::put_into_cluster(&self.api.server.fleet.sim, &id, "cluster-a").await;
+        crate::hardware::put_into_cluster(self.api, &id).await;
         id
     }
 

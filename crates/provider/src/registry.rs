@@ -30,19 +30,19 @@ impl Providers {
         })
     }
 
-    /// The provider of this name; without a name, the only one that has what is needed.
+    /// The provider of this name; without a name, the only one that has what is needed. With its name.
     pub fn choose(
         &self,
         name: &str,
         what: &str,
         has: impl Fn(&dyn Provider) -> bool,
-    ) -> Result<Arc<dyn Provider>, Error> {
+    ) -> Result<(String, Arc<dyn Provider>), Error> {
         if !name.is_empty() {
-            return self.get(name);
+            return Ok((name.to_owned(), self.get(name)?));
         }
         let able: Vec<(&String, &Arc<dyn Provider>)> = self.by_name.iter().filter(|(_, p)| has(p.as_ref())).collect();
         match able.as_slice() {
-            [(_, only)] => Ok(Arc::clone(only)),
+            [(name, only)] => Ok(((*name).clone(), Arc::clone(only))),
             [] => Err(Error::new(Reason::CapabilityMissing, format!("no provider here has {what}"))),
             several => {
                 let names: Vec<&String> = several.iter().map(|(name, _)| *name).collect();

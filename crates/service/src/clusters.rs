@@ -44,7 +44,7 @@ type Order<'a, T> = BoxFuture<'a, ProviderResult<T>>;
 impl Service {
     pub async fn check_cluster(&self, cluster_ref: &str, provider: &str) -> Result<ClusterCheck, Error> {
         let cluster_ref = required("cluster_ref", cluster_ref)?;
-        let found = self.inner.providers.choose(provider, "clusters", |p| p.cluster().is_some())?;
+        let (_, found) = self.inner.providers.choose(provider, "clusters", |p| p.cluster().is_some())?;
         let lacks = || ProviderError::capability_missing(&format!("provider {provider:?}"), "clusters");
         let cluster = found.cluster().ok_or_else(lacks)?;
         answer(&format!("cluster {cluster_ref:?}"), self.act_within(), cluster.check(&cluster_ref)).await

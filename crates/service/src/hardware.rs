@@ -283,9 +283,10 @@ impl Service {
             provider: discover.provider,
             ..MachineSpec::default()
         };
-        let spec = spec.normalized()?;
+        let mut spec = spec.normalized()?;
         let what = "discovery of hardware";
-        let provider = self.inner.providers.choose(&spec.provider, what, |p| p.management().is_some())?;
+        let (name, provider) = self.inner.providers.choose(&spec.provider, what, |p| p.management().is_some())?;
+        spec.provider = name;
         let (service, entity) = (self.clone(), spec.bmc_endpoint.clone());
         self.act(
             call,

@@ -183,7 +183,11 @@ impl ClusterControl for SimFleet {
 
 impl SimFleet {
     fn members(&self, cluster_ref: &str) -> ProviderResult<usize> {
-        Ok(self.world().alone(|world| Ok::<_, Failure>(world.members(cluster_ref)))?)
+        let now = (self.clock)().micros();
+        Ok(self.world().alone(|world| {
+            world.settle_all(now)?;
+            Ok::<_, Failure>(world.members(cluster_ref))
+        })?)
     }
 
     /// Refuses what needs a node where there is none.

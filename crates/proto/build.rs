@@ -5,9 +5,11 @@ use prost::Message as _;
 const FILES: &[&str] = &[
     "baremetal/v1/baremetal.proto",
     "millwright/v1/audit.proto",
+    "millwright/v1/cluster.proto",
     "millwright/v1/engine.proto",
     "millwright/v1/event.proto",
     "millwright/v1/explain.proto",
+    "millwright/v1/hardware.proto",
     "millwright/v1/token.proto",
 ];
 

@@ -71,25 +71,28 @@ pub(crate) fn machine(m: Machine) -> pb::Machine {
         observed: m.observed_words(),
         execution: states::execution_of_machine(&m),
     };
-    let s = m.spec;
     pb::Machine {
         machine_id: m.id.into_text(),
         labels: m.labels,
-        spec: Some(pb::MachineSpec {
-            ssh_endpoint: s.ssh_endpoint,
-            bmc_endpoint: s.bmc_endpoint,
-            target_cluster_ref: s.target_cluster_ref,
-            mac_addresses: s.mac_addresses,
-            provider: s.provider,
-            location: s.location,
-            rack: s.rack,
-            serial_number: s.serial_number,
-            customer_id: s.customer_id,
-            system_uuid: s.system_uuid,
-            credentials_ref: s.credentials_ref,
-        }),
+        spec: Some(spec(m.spec)),
         status: Some(status),
         version: m.version,
+    }
+}
+
+pub(crate) fn spec(s: MachineSpec) -> pb::MachineSpec {
+    pb::MachineSpec {
+        ssh_endpoint: s.ssh_endpoint,
+        bmc_endpoint: s.bmc_endpoint,
+        target_cluster_ref: s.target_cluster_ref,
+        mac_addresses: s.mac_addresses,
+        provider: s.provider,
+        location: s.location,
+        rack: s.rack,
+        serial_number: s.serial_number,
+        customer_id: s.customer_id,
+        system_uuid: s.system_uuid,
+        credentials_ref: s.credentials_ref,
     }
 }
 

@@ -2,6 +2,7 @@
 //! one room; REST is the same calls in JSON, made in this process.
 
 mod audit;
+mod cluster;
 mod convert;
 mod door;
 mod engine;
@@ -10,6 +11,7 @@ mod event;
 mod executor;
 mod explain;
 mod gate;
+mod hardware;
 pub mod json;
 mod machine;
 mod metrics;

@@ -2,12 +2,14 @@
 //! over TLS where there is a certificate.
 
 use crate::audit::Audit;
+use crate::cluster::Clusters;
 use crate::engine::Engines;
 use crate::error::to_status;
 use crate::event::Events;
 use crate::executor::AtOnce;
 use crate::explain::Explain;
 use crate::gate::gate;
+use crate::hardware::Hardware;
 use crate::machine::Machines;
 use crate::metrics::{self as page, Render};
 use crate::opening::Opening;
@@ -117,6 +119,8 @@ fn router(
     serve!(mw::event_service_server::EventServiceServer<Events>, Events);
     serve!(mw::audit_service_server::AuditServiceServer<Audit>, Audit);
     serve!(mw::explain_service_server::ExplainServiceServer<Explain>, Explain);
+    serve!(mw::hardware_service_server::HardwareServiceServer<Hardware>, Hardware);
+    serve!(mw::cluster_service_server::ClusterServiceServer<Clusters>, Clusters);
     tokio::spawn(tell_health(health, names, service.refusing(), stop.clone()));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)

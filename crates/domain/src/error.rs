@@ -76,6 +76,8 @@ reasons! {
     /// The edge exists, but belongs to somebody else.
     NotYourTransition = "NOT_YOUR_TRANSITION" => FailedPrecondition,
     PhaseForbidsRun = "PHASE_FORBIDS_RUN" => FailedPrecondition,
+    /// It is out of our hands for ever.
+    MachineRetired = "MACHINE_RETIRED" => FailedPrecondition,
     RunAlreadyEnded = "RUN_ALREADY_ENDED" => FailedPrecondition,
     ProviderUnknown = "PROVIDER_UNKNOWN" => FailedPrecondition,
     CapabilityMissing = "CAPABILITY_MISSING" => FailedPrecondition,

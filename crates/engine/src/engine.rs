@@ -132,6 +132,11 @@ impl Engine {
         self.core.running().len()
     }
 
+    /// The longest a call to a provider may take.
+    pub fn call_timeout(&self) -> Duration {
+        self.core.options.call_timeout
+    }
+
     pub fn workers(&self) -> usize {
         self.core.options.workers
     }

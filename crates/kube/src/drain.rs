@@ -126,7 +126,8 @@ impl Cluster {
     pub async fn evict_pass(&self, who: &NodeOf, leave: &Evict) -> ProviderResult<DrainPass> {
         let Some(node) = self.found(who).await? else { return Err(self.no_node(who)) };
         if !node.cordoned {
-            let message = format!("node {} of {} is not cordoned, so what leaves it would come back", node.name, self.what());
+            let message =
+                format!("node {} of {} is not cordoned, so what leaves it would come back", node.name, self.what());
             return Err(ProviderError::refused(FailureClass::Conflict, message));
         }
         let mut session = self.session().await?;

@@ -107,14 +107,15 @@ impl Cluster {
         Ok((format!("{host}:{port}"), hash))
     }
 
-    async fn create_token(
-        &self,
-        session: &mut Session<'_>,
-        expires_at: Timestamp,
-    ) -> ProviderResult<(String, Secret)> {
+    async fn create_token(&self, session: &mut Session<'_>, expires_at: Timestamp) -> ProviderResult<(String, Secret)> {
         for _ in 0..NAMES_TRIED {
             let (id, secret) = (random(6)?, random(16)?);
-            let ask = Ask::json(Method::POST, TOKENS, &token_object(&id, &secret, expires_at), "create secrets in kube-system");
+            let ask = Ask::json(
+                Method::POST,
+                TOKENS,
+                &token_object(&id, &secret, expires_at),
+                "create secrets in kube-system",
+            );
             let answer = session.ask(&ask).await?;
             match answer.status {
                 StatusCode::CONFLICT => {}
@@ -150,9 +151,8 @@ async fn remove_expired(session: &mut Session<'_>, now: Timestamp) -> ProviderRe
     let query = format!("&labelSelector={}%3D{}", crate::rest::encoded(OURS.0), OURS.1);
     let expired = |token: TokenObject| (ends(&token.data.expiration), token.metadata.name);
     let all = session.list(TOKENS, &query, "list secrets in kube-system", LOOKED_AT_MAX, expired).await?;
-    let over = all.into_iter().filter(|(end, name)| {
-        name.starts_with("bootstrap-token-") && end.is_some_and(|end| end <= now)
-    });
+    let over =
+        all.into_iter().filter(|(end, name)| name.starts_with("bootstrap-token-") && end.is_some_and(|end| end <= now));
     for (_, name) in over.take(REMOVED_MAX) {
         let _: Ack = remove(session, &name).await?;
     }

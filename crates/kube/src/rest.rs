@@ -354,7 +354,8 @@ impl<'a> Session<'a> {
         }
         if let Some(token) = &self.token {
             let mut bearer = HeaderValue::try_from(format!("Bearer {}", token.reveal())).map_err(|_| {
-                let why = format!("the token in the kubeconfig of cluster {:?} has characters no token has", self.cluster);
+                let why =
+                    format!("the token in the kubeconfig of cluster {:?} has characters no token has", self.cluster);
                 ProviderError::because(Reason::CredentialMissing, FailureClass::NeedsOperator, why)
             })?;
             bearer.set_sensitive(true);
@@ -362,7 +363,10 @@ impl<'a> Session<'a> {
         }
         let body = ask.body.as_ref().map(|(_, body)| Bytes::copy_from_slice(body)).unwrap_or_default();
         request.body(Full::new(body)).map_err(|_| {
-            ProviderError::refused(FailureClass::InvalidInput, format!("{:?} is no path to ask {} for", ask.path, self.what))
+            ProviderError::refused(
+                FailureClass::InvalidInput,
+                format!("{:?} is no path to ask {} for", ask.path, self.what),
+            )
         })
     }
 

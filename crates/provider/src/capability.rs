@@ -1,6 +1,6 @@
 //! The capability traits. Every call is short: long work is accepted, then observed.
 
-use crate::{Ack, Management, Operation, ProviderResult, Target};
+use crate::{Ack, Management, Operation, ProviderError, ProviderResult, Target};
 use async_trait::async_trait;
 use domain::machine::MachineSpec;
 use domain::plan::{BootMode, Capability, RebootMode, StepKind};
@@ -161,6 +161,38 @@ pub enum Joining {
     Failed(String),
 }
 
+/// What a cluster says of itself, and whether we may do there what we will be asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterCheck {
+    /// The API server's address.
+    pub endpoint: String,
+    pub version: String,
+    pub nodes: u32,
+    pub ready_nodes: u32,
+    /// What would fail later, each with what to do about it. Empty: all is well.
+    pub problems: Vec<String>,
+}
+
+/// How pods are asked to leave a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EvictOptions {
+    /// Instead of each pod's own time to end.
+    pub grace_seconds: Option<u32>,
+    /// Also pods that nothing will start again elsewhere.
+    pub unmanaged: bool,
+    /// Also pods whose local data is lost with them.
+    pub local_data: bool,
+}
+
+/// What one pass over a node's pods came to. Drained: nothing is left.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DrainPass {
+    /// The pods that were told to go, as `namespace/name`.
+    pub evicted: Vec<String>,
+    /// Those that are still there, and why: a budget forbids it now, it is still ending, nothing manages it.
+    pub left: Vec<(String, String)>,
+}
+
 #[async_trait]
 pub trait ClusterControl: Send + Sync {
     /// Mints join material and runs the join.
@@ -182,6 +214,35 @@ pub trait ClusterControl: Send + Sync {
     async fn watch_drain(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Drain> {
         self.drain_state(target, cluster_ref).await
     }
+
+    /// Whether the cluster can be reached and lets us do what we need.
+    async fn check(&self, cluster_ref: &str) -> ProviderResult<ClusterCheck> {
+        Err(ProviderError::capability_missing(&format!("the provider of cluster {cluster_ref:?}"), "a check"))
+    }
+
+    /// Takes the node out of scheduling, or lets it back. `Done` if it is already so.
+    async fn cordon(&self, target: &Target, cluster_ref: &str, _on: bool) -> ProviderResult<Ack> {
+        Err(lacks(target, cluster_ref, "cordoning"))
+    }
+
+    /// Cordons the node, asks its pods to leave as far as their budgets allow now, and waits for none of them.
+    async fn evict_pass(
+        &self,
+        target: &Target,
+        cluster_ref: &str,
+        _options: &EvictOptions,
+    ) -> ProviderResult<DrainPass> {
+        Err(lacks(target, cluster_ref, "draining"))
+    }
+
+    /// Takes the node's object away. `Done` if there is none.
+    async fn delete_node(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Ack> {
+        Err(lacks(target, cluster_ref, "deleting nodes"))
+    }
+}
+
+fn lacks(target: &Target, cluster_ref: &str, what: &str) -> ProviderError {
+    ProviderError::capability_missing(&format!("cluster {cluster_ref:?} of machine {}", target.machine_id), what)
 }
 
 #[async_trait]

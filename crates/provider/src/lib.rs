@@ -10,9 +10,9 @@ mod target;
 
 pub use bmc::{Bmc, BmcState, Discovered, Management};
 pub use capability::{
-    BootControl, Chunk, ClusterControl, Command, Drain, Exec, ExecProgress, ExecState, FailedInstall, ImageControl,
-    Inspect, Inspection, Install, Joining, Membership, NetworkControl, PowerControl, PowerState, Provider, RmaControl,
-    Stream,
+    BootControl, Chunk, ClusterCheck, ClusterControl, Command, Drain, DrainPass, EvictOptions, Exec, ExecProgress,
+    ExecState, FailedInstall, ImageControl, Inspect, Inspection, Install, Joining, Membership, NetworkControl,
+    PowerControl, PowerState, Provider, RmaControl, Stream,
 };
 pub use error::{Ack, ProviderError, ProviderResult};
 pub use keyring::{Keyring, Pin};

@@ -31,6 +31,27 @@ impl Providers {
         })
     }
 
+    /// The provider of this name; without a name, the only one that has what is needed. With its name.
+    pub fn choose(
+        &self,
+        name: &str,
+        what: &str,
+        has: impl Fn(&dyn Provider) -> bool,
+    ) -> Result<(String, Arc<dyn Provider>), Error> {
+        if !name.is_empty() {
+            return Ok((name.to_owned(), self.get(name)?));
+        }
+        let able: Vec<(&String, &Arc<dyn Provider>)> = self.by_name.iter().filter(|(_, p)| has(p.as_ref())).collect();
+        match able.as_slice() {
+            [(name, only)] => Ok(((*name).clone(), Arc::clone(only))),
+            [] => Err(Error::new(Reason::CapabilityMissing, format!("no provider here has {what}"))),
+            several => {
+                let names: Vec<&String> = several.iter().map(|(name, _)| *name).collect();
+                Err(Error::field("provider", format!("several have {what}; name one of {names:?}")).allowing(names))
+            }
+        }
+    }
+
     /// Refuses steps that the provider cannot carry out, or not on this machine, before anything begins.
     pub fn check(&self, machine: &Machine, steps: &[Step]) -> Result<(), Error> {
         let name = machine.spec.provider_name(&machine.labels);

@@ -72,6 +72,30 @@ pub const RULES: &[Rule] = &[
     rule("millwright.v1.EventService/WatchEvents", Viewer, Reads, Customers),
     rule("millwright.v1.AuditService/ListAudit", Operator, Reads, Fleet),
     rule("millwright.v1.ExplainService/Explain", Viewer, Reads, Customers),
+    // each costs the machine's controller, which has little to spend
+    rule("millwright.v1.HardwareService/InspectMachine", Operator, Reads, Fleet),
+    rule("millwright.v1.HardwareService/GetConsoleInfo", Operator, Reads, Fleet),
+    rule("millwright.v1.HardwareService/ListHardwareEvents", Operator, Reads, Fleet),
+    rule("millwright.v1.HardwareService/ListSensors", Operator, Reads, Fleet),
+    rule("millwright.v1.HardwareService/GetMedia", Operator, Reads, Fleet),
+    rule("millwright.v1.HardwareService/GetBios", Operator, Reads, Fleet),
+    rule("millwright.v1.HardwareService/GetHardwareTask", Operator, Reads, Fleet),
+    rule("millwright.v1.HardwareService/SetPower", Operator, Changes, Fleet),
+    rule("millwright.v1.HardwareService/SetBoot", Operator, Changes, Fleet),
+    rule("millwright.v1.HardwareService/IdentifyMachine", Operator, Changes, Fleet),
+    rule("millwright.v1.HardwareService/InsertMedia", Operator, Changes, Fleet),
+    rule("millwright.v1.HardwareService/EjectMedia", Operator, Changes, Fleet),
+    // outlives every repave, or decides whom we trust
+    rule("millwright.v1.HardwareService/SetBios", Admin, Changes, Fleet),
+    rule("millwright.v1.HardwareService/UpdateFirmware", Admin, Changes, Fleet),
+    rule("millwright.v1.HardwareService/RotateBmcPassword", Admin, Changes, Fleet),
+    rule("millwright.v1.HardwareService/RepinMachine", Admin, Changes, Fleet),
+    // sends credentials to whatever the endpoint names
+    rule("millwright.v1.HardwareService/DiscoverHardware", Admin, Changes, Fleet),
+    rule("millwright.v1.ClusterService/CheckCluster", Operator, Reads, Fleet),
+    rule("millwright.v1.ClusterService/CordonMachine", Operator, Changes, Fleet),
+    rule("millwright.v1.ClusterService/DrainMachine", Operator, Changes, Fleet),
+    rule("millwright.v1.ClusterService/DeleteClusterNode", Operator, Changes, Fleet),
 ];
 
 /// The calls and pages that are not ours to declare in proto, by the beginning of their path. `None`:
@@ -88,7 +112,7 @@ pub const PATHS: &[(&str, Option<Role>)] = &[
 
 /// The rule of a call, by its path without the leading slash.
 pub fn rule_of(call: &str) -> Option<&'static Rule> {
-    // thirty short comparisons; the first bytes mostly decide
+    // some fifty short comparisons; the first bytes mostly decide
     RULES.iter().find(|r| r.call == call)
 }
 

@@ -26,7 +26,7 @@ impl Service {
             Code::Unavailable | Code::Internal | Code::DeadlineExceeded | Code::Unauthenticated => false,
             _ => rule.effect == Effect::Changes,
         };
-        if !judged {
+        if !judged || call.is_on_record() {
             return;
         }
         let Some(count) = call.by.standing.refusals.sample() else { return };
@@ -74,7 +74,7 @@ pub(crate) fn of(call: &Call) -> Entry {
     }
 }
 
-fn refused(error: &Error) -> Entry {
+pub(crate) fn refused(error: &Error) -> Entry {
     Entry {
         code: error.code().as_str().to_owned(),
         reason: error.reason.as_str().to_owned(),

@@ -4,6 +4,7 @@ use crate::access::Principal;
 use domain::machine::Machine;
 use domain::token::{Role, expired, revoked};
 use domain::{Error, Timestamp};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// What a caller sent may be anything, and of any length; what is kept of it is not.
@@ -21,12 +22,21 @@ pub struct Call {
     pub idempotency_key: Option<String>,
     fingerprint: OnceLock<String>,
     target: OnceLock<String>,
+    on_record: AtomicBool,
 }
 
 impl Call {
     pub fn new(by: Arc<Principal>, name: &'static str, request_id: String, idempotency_key: Option<String>) -> Self {
         let request_id = bounded(&request_id);
-        Self { by, name, request_id, idempotency_key, fingerprint: OnceLock::new(), target: OnceLock::new() }
+        Self {
+            by,
+            name,
+            request_id,
+            idempotency_key,
+            fingerprint: OnceLock::new(),
+            target: OnceLock::new(),
+            on_record: AtomicBool::new(false),
+        }
     }
 
     /// The server itself, for what it does at its start.
@@ -41,6 +51,15 @@ impl Call {
 
     pub fn target(&self) -> &str {
         self.target.get().map_or("", String::as_str)
+    }
+
+    /// Says that how it ended is in the audit already.
+    pub(crate) fn put_on_record(&self) {
+        self.on_record.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_on_record(&self) -> bool {
+        self.on_record.load(Ordering::Acquire)
     }
 
     /// Says what exactly was asked for, so that the same key with another request is noticed.

@@ -31,20 +31,21 @@ pub fn check_key(key: &str) -> Result<(), Error> {
     Ok(())
 }
 
-struct Key {
+pub(crate) struct Key {
     scope: String,
     key: String,
     fingerprint: String,
 }
 
 impl Key {
-    fn of(call: &Call) -> Option<Self> {
+    pub(crate) fn of(call: &Call) -> Option<Self> {
         let key = call.idempotency_key.clone()?;
         let scope = format!("call/{}", call.by.token_id);
         Some(Self { scope, key, fingerprint: call.fingerprint().to_owned() })
     }
 
-    fn answered<T: Answer>(&self, tx: &mut Tx<'_>, call: &Call) -> TxResult<Option<T>> {
+    /// What was remembered of the same request, if it was made before.
+    pub(crate) fn known(&self, tx: &mut Tx<'_>) -> TxResult<Option<String>> {
         let Some(known) = idempotency::find(tx, &self.scope, &self.key)? else { return Ok(None) };
         if known.fingerprint != self.fingerprint {
             return Err(Error::new(
@@ -54,13 +55,29 @@ impl Key {
             .with("answer", known.answer)
             .into());
         }
-        T::again(tx, call, &known.answer).map(Some)
+        Ok(Some(known.answer))
+    }
+
+    fn answered<T: Answer>(&self, tx: &mut Tx<'_>, call: &Call) -> TxResult<Option<T>> {
+        match self.known(tx)? {
+            Some(answer) => T::again(tx, call, &answer).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Puts the outcome in the place of what was remembered at the beginning; `None`: nothing was done, and the
+    /// key may be used again.
+    pub(crate) fn settle(&self, tx: &mut Tx<'_>, outcome: Option<&str>) -> TxResult<()> {
+        match outcome {
+            Some(outcome) => idempotency::settle(tx, &self.scope, &self.key, outcome),
+            None => idempotency::free(tx, &self.scope, &self.key),
+        }
     }
 
     /// Why a change was not made. The same request may have been sent to two servers, and the other one may
     /// have made the change since we looked: what it left must not be held against its own twin, which is run
     /// again and finds the answer.
-    fn refused_or_overtaken(&self, tx: &mut Tx<'_>, failure: Failure) -> Failure {
+    pub(crate) fn refused_or_overtaken(&self, tx: &mut Tx<'_>, failure: Failure) -> Failure {
         match &failure {
             Failure::Refused(_) => match idempotency::find(tx, &self.scope, &self.key) {
                 Ok(Some(_)) => Failure::Lost(format!("the request with key {:?}", self.key)),
@@ -70,7 +87,7 @@ impl Key {
         }
     }
 
-    fn remember(&self, tx: &mut Tx<'_>, answer: &str) -> TxResult<()> {
+    pub(crate) fn remember(&self, tx: &mut Tx<'_>, answer: &str) -> TxResult<()> {
         let old = tx.now().minus(KEPT);
         idempotency::forget(tx, &self.scope, old)?;
         idempotency::remember(tx, &self.scope, &self.key, &self.fingerprint, answer)

@@ -3,12 +3,15 @@
 
 mod access;
 pub mod access_table;
+mod act;
 mod audit;
 mod call;
 mod change;
+mod clusters;
 mod engine_admin;
 mod events;
 pub mod explain;
+mod hardware;
 mod logs;
 mod lookup;
 mod machines;
@@ -33,9 +36,12 @@ use store::{Feed, Store};
 use tokio_util::sync::CancellationToken;
 
 pub use access::{Access, Principal, new_secret};
+pub use act::{Acted, HardwareChange};
 pub use call::Call;
 pub use change::check_key;
+pub use clusters::{Drained, Evict};
 pub use engine_admin::Described;
+pub use hardware::{Discover, SetBoot};
 pub use machines::{MachineUpdate, NewMachine};
 pub use page::{Page, PageRequest};
 pub use runs::RunView;

@@ -214,8 +214,7 @@ impl Service {
             Err(e) => return no(e.message),
         };
         let Some(cluster) = provider.cluster() else { return no("its provider knows no clusters".to_owned()) };
-        let target = Target::of(machine);
-        match tokio::time::timeout(CLUSTER_TIMEOUT, cluster.membership(&target, cluster_ref)).await {
+        match tokio::time::timeout(CLUSTER_TIMEOUT, cluster.membership(&Target::of(machine), cluster_ref)).await {
             Ok(Ok(Membership::Ready)) => Ok(()),
             Ok(Ok(Membership::NotReady(why))) => no(format!("{cluster_ref} says not ready: {why}")),
             Ok(Ok(Membership::NotFound)) => no(format!("{cluster_ref} does not know it")),

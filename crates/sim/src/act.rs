@@ -57,6 +57,12 @@ pub(crate) const START: Manner =
 pub(crate) const JOIN: Manner =
     Manner { name: "join", step: step::JOIN, pace: Pace::Background, keyed: true, needs_host: true };
 
+// What people do with one machine's controller, see `bmc`.
+pub(crate) const PERSON_OFF: Manner = in_call("power_off", step::REBOOT);
+pub(crate) const PERSON_BMC: Manner = in_call("bmc", step::BMC);
+pub(crate) const UPDATE: Manner = Manner { pace: Pace::Background, ..in_call("update", step::BMC) };
+pub(crate) const CORDON: Manner = in_call("cordon", step::VERIFY);
+
 impl Manner {
     const fn answer(&self) -> Ack {
         match self.pace {

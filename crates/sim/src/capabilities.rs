@@ -1,17 +1,21 @@
 //! The capabilities other than commands, each a few lines on top of acts and looks.
 
-use crate::act::{APPLY, CLEAR_BOOT, INSTALL, JOIN, OPEN_RETURN, POWER_OFF, RESET, SET_BOOT};
+use crate::act::{APPLY, CLEAR_BOOT, CORDON, INSTALL, JOIN, OPEN_RETURN, POWER_OFF, RESET, SET_BOOT};
+use crate::bmc::by_hand;
 use crate::change::Change;
 use crate::fault::{Rule, step};
 use crate::fleet::SimFleet;
 use crate::identity::Identity;
 use crate::look::Look;
+use crate::visit::Failure;
 use crate::world::Cause;
 use async_trait::async_trait;
 use domain::plan::{BootMode, RebootMode};
+use domain::stage::FailureClass;
 use provider::{
-    Ack, BootControl, ClusterControl, Drain, Exec, ImageControl, Inspect, Inspection, Install, Membership,
-    NetworkControl, Operation, PowerControl, PowerState, Provider, ProviderError, ProviderResult, RmaControl, Target,
+    Ack, BootControl, ClusterCheck, ClusterControl, Drain, DrainPass, EvictOptions, Exec, ImageControl, Inspect,
+    Inspection, Install, Management, Membership, NetworkControl, Operation, PowerControl, PowerState, Provider,
+    ProviderError, ProviderResult, RmaControl, Target,
 };
 use std::collections::BTreeMap;
 
@@ -38,6 +42,9 @@ impl Provider for SimFleet {
         Some(self)
     }
     fn rma(&self) -> Option<&dyn RmaControl> {
+        Some(self)
+    }
+    fn management(&self) -> Option<&dyn Management> {
         Some(self)
     }
 }
@@ -141,9 +148,64 @@ impl ClusterControl for SimFleet {
     async fn watch_drain(&self, target: &Target, _cluster_ref: &str) -> ProviderResult<Drain> {
         drained(self.glance(target, step::RMA).await?)
     }
+
+    async fn check(&self, cluster_ref: &str) -> ProviderResult<ClusterCheck> {
+        let nodes = u32::try_from(self.members(cluster_ref)?).unwrap_or(u32::MAX);
+        let endpoint = format!("sim://{cluster_ref}");
+        Ok(ClusterCheck { endpoint, version: "simulated".into(), nodes, ready_nodes: nodes, problems: Vec::new() })
+    }
+
+    async fn cordon(&self, target: &Target, cluster_ref: &str, on: bool) -> ProviderResult<Ack> {
+        self.node(target, cluster_ref)?;
+        if self.visit(target, |visit| Ok(visit.machine()?.cordoned == on))? {
+            return Ok(Ack::Done);
+        }
+        self.act(target, &by_hand("cordon"), &CORDON, Change::Cordoned { on }).await
+    }
+
+    /// One pod stands for all; a rule for `rma` that makes the cluster silent keeps it there.
+    async fn evict_pass(&self, target: &Target, cluster_ref: &str, _: &EvictOptions) -> ProviderResult<DrainPass> {
+        match self.cordon(target, cluster_ref, true).await? {
+            Ack::Done | Ack::Accepted => {}
+        }
+        Ok(match self.look(target, step::RMA).await? {
+            Look::Yes | Look::Honest => DrainPass::default(),
+            Look::No => DrainPass {
+                left: vec![("default/simulated".into(), "simulated: its budget allows no disruption now".into())],
+                ..DrainPass::default()
+            },
+        })
+    }
+
+    async fn delete_node(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Ack> {
+        if self.visit(target, |visit| Ok(visit.machine()?.member.as_deref() != Some(cluster_ref)))? {
+            return Ok(Ack::Done);
+        }
+        self.act(target, &by_hand("delete_node"), &CORDON, Change::NodeDeleted {}).await
+    }
 }
 
 impl SimFleet {
+    fn members(&self, cluster_ref: &str) -> ProviderResult<usize> {
+        let now = (self.clock)().micros();
+        Ok(self.world().alone(|world| {
+            world.settle_all(now)?;
+            Ok::<_, Failure>(world.members(cluster_ref))
+        })?)
+    }
+
+    /// Refuses what needs a node where there is none.
+    fn node(&self, target: &Target, cluster_ref: &str) -> ProviderResult<()> {
+        let member = self.visit(target, |visit| Ok(visit.machine()?.member.clone()))?;
+        match member.filter(|member| member == cluster_ref) {
+            Some(_) => Ok(()),
+            None => Err(ProviderError::refused(
+                FailureClass::Conflict,
+                format!("simulated: cluster {cluster_ref:?} has no node for {}", target.machine_id),
+            )),
+        }
+    }
+
     fn member(&self, target: &Target, cluster_ref: &str, look: Look) -> ProviderResult<Membership> {
         match look {
             Look::Yes => Ok(Membership::Ready),

@@ -65,6 +65,28 @@ pub(crate) enum Change {
     ReturnOpened {
         reason: String,
     },
+    Lamp {
+        on: bool,
+    },
+    MediaInserted {
+        url: String,
+    },
+    MediaEjected {},
+    BiosSet {
+        attributes: BTreeMap<String, String>,
+    },
+    UpdateStarted {
+        task: String,
+        image: String,
+        due_micros: i64,
+    },
+    Updated {},
+    PasswordRotated {},
+    Repinned {},
+    Cordoned {
+        on: bool,
+    },
+    NodeDeleted {},
     /// Said to be done, but to be done only later.
     Deferred {
         due_micros: i64,
@@ -81,6 +103,7 @@ impl Change {
             | Change::RepaveStarted { due_micros, .. }
             | Change::ExecStarted { due_micros, .. }
             | Change::JoinStarted { due_micros, .. }
+            | Change::UpdateStarted { due_micros, .. }
             | Change::Deferred { due_micros, .. } => *due_micros = due,
             Change::Created { .. }
             | Change::Fault { .. }
@@ -95,7 +118,16 @@ impl Change {
             | Change::ExecKilled { .. }
             | Change::Joined { .. }
             | Change::NetApplied { .. }
-            | Change::ReturnOpened { .. } => {}
+            | Change::ReturnOpened { .. }
+            | Change::Lamp { .. }
+            | Change::MediaInserted { .. }
+            | Change::MediaEjected {}
+            | Change::BiosSet { .. }
+            | Change::Updated {}
+            | Change::PasswordRotated {}
+            | Change::Repinned {}
+            | Change::Cordoned { .. }
+            | Change::NodeDeleted {} => {}
         }
         self
     }

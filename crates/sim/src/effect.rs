@@ -17,7 +17,9 @@ pub struct Effect {
     pub fence: String,
     /// `created`, `fault`, `netboot`, `clear_netboot`, `reset`, `booted`, `power_off`, `power_lost`,
     /// `repave_started`, `repaved`, `repave_aborted`, `exec_started`, `exec_finished`, `exec_killed`,
-    /// `join_started`, `joined`, `net_applied`, `return_opened` or `deferred`.
+    /// `join_started`, `joined`, `net_applied`, `return_opened`, `lamp`, `media_inserted`, `media_ejected`,
+    /// `bios_set`, `update_started`, `updated`, `password_rotated`, `repinned`, `cordoned`, `node_deleted` or
+    /// `deferred`.
     pub kind: String,
     #[serde(default)]
     pub detail: serde_json::Value,

@@ -17,6 +17,8 @@ pub(crate) mod step {
     pub(crate) const RMA: &str = "rma";
     /// No step, but what every look at the machine's BMC goes through.
     pub(crate) const INSPECT: &str = "inspect";
+    /// No step either: what a person does with its BMC, other than power and boot.
+    pub(crate) const BMC: &str = "bmc";
 }
 
 /// A call can be slowed by at most this.

@@ -18,7 +18,8 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 /// - `sim.latency_ms=N`: how long each act takes; 0 to 50 by the seed if unset.
 /// - `sim.output_bytes=N`: commands print that much, in numbered lines.
 /// - `sim.fault.STEPKIND=RULE`, with STEPKIND one of `ssh`, `reboot`, `netboot`, `repave`, `join`,
-///   `verify`, `net`, `rma`, or `inspect` for every look at its BMC, and RULE one of
+///   `verify`, `net`, `rma`, or `inspect` for every look at its BMC, or `bmc` for what a person does with its
+///   lamp, media, BIOS and firmware (power goes by `reboot`, boot by `netboot`), and RULE one of
 ///   - `fail`: answers no (a command runs and exits 1; a verification finds the node not ready),
 ///   - `hang`: never answers, does nothing,
 ///   - `forget`: answers yes, does nothing,

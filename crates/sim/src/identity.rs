@@ -1,6 +1,5 @@
 //! Who a piece of simulated hardware says it is.
 
-use domain::stage::FailureClass;
 use provider::{ProviderError, Target};
 use sha2::{Digest, Sha256};
 
@@ -28,7 +27,7 @@ impl Identity {
         Self::made_of(&format!("not {}", target.machine_id))
     }
 
-    fn made_of(text: &str) -> Self {
+    pub(crate) fn made_of(text: &str) -> Self {
         let digest = Sha256::digest(text.as_bytes());
         let hex: String = digest.iter().take(20).map(|byte| format!("{byte:02x}")).collect();
         // version 8 (made by a rule of one's own), variant 10
@@ -39,11 +38,8 @@ impl Identity {
 
 pub(crate) fn wrong_machine(target: &Target) -> ProviderError {
     let (expected, found) = (Identity::of(target), Identity::of_another(target));
-    ProviderError::refused(
-        FailureClass::Conflict,
-        format!(
-            "the wrong machine answers for {}: expected serial {} and UUID {}, found serial {} and UUID {}",
-            target.machine_id, expected.serial_number, expected.system_uuid, found.serial_number, found.system_uuid
-        ),
-    )
+    ProviderError::wrong_machine(format!(
+        "the wrong machine answers for {}: expected serial {} and UUID {}, found serial {} and UUID {}",
+        target.machine_id, expected.serial_number, expected.system_uuid, found.serial_number, found.system_uuid
+    ))
 }

@@ -7,14 +7,17 @@
 //! Machines obey labels: `sim.latency_ms`, `sim.output_bytes`, `sim.fault.STEPKIND` (see [`SimFleet`]).
 
 mod act;
+mod bmc;
 mod capabilities;
 mod change;
 mod control;
+mod controller;
 mod effect;
 mod exec;
 mod fault;
 mod fleet;
 mod identity;
+mod inventory;
 mod job;
 mod journal;
 mod look;

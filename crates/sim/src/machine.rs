@@ -2,6 +2,7 @@
 //! applying records and by nothing else, so that a replay ends where the original did.
 
 use crate::change::Change;
+use crate::controller::Controller;
 use crate::effect::Record;
 use crate::job::{End, JOBS_MAX, Job};
 use crate::output::Printout;
@@ -62,6 +63,10 @@ pub(crate) struct Machine {
     pub member: Option<String>,
     pub network: BTreeMap<String, String>,
     pub open_return: Option<String>,
+    /// What people find and leave at its management controller.
+    pub controller: Controller,
+    /// Out of its cluster's scheduling.
+    pub cordoned: bool,
     /// Acts that took effect: a count for the dice, which a replay restores.
     pub acts: u64,
     booting: Option<Pending<()>>,
@@ -84,6 +89,8 @@ impl Machine {
             member: None,
             network: BTreeMap::new(),
             open_return: None,
+            controller: Controller::default(),
+            cordoned: false,
             acts: 0,
             booting: None,
             joining: None,
@@ -154,10 +161,13 @@ impl Machine {
             .iter()
             .filter(|j| ready(j.due_micros))
             .map(|j| due(j, Change::Joined { cluster: j.what.clone() }));
-        deferred.chain(booted).chain(repaved).chain(exited).chain(joined).min_by_key(|d| d.at_micros)
+        let updated =
+            self.controller.updating.iter().filter(|u| ready(u.due_micros)).map(|u| due(u, Change::Updated {}));
+        deferred.chain(booted).chain(repaved).chain(exited).chain(joined).chain(updated).min_by_key(|d| d.at_micros)
     }
 
     pub(crate) fn apply(&mut self, record: &Record) {
+        self.controller.note(record);
         // What a machine owed is no longer owed once it happens, which is at the very time it was due.
         if let Some(paid) = self.deferred.iter().position(|d| {
             d.operation == record.operation && d.due_micros == record.at_micros && d.what == record.change
@@ -247,6 +257,7 @@ impl Machine {
             Change::Joined { cluster } => {
                 self.joining = None;
                 self.member = Some(cluster.clone());
+                self.cordoned = false;
             }
             Change::NetApplied { parameters } => {
                 self.network.clone_from(parameters);
@@ -257,6 +268,26 @@ impl Machine {
                 self.remember(&record.operation);
                 self.acts += 1;
             }
+            Change::Cordoned { on } => {
+                self.cordoned = *on;
+                self.acts += 1;
+            }
+            Change::NodeDeleted {} => {
+                self.member = None;
+                self.cordoned = false;
+                self.acts += 1;
+            }
+            Change::Updated {} => self.controller.apply(record),
+            Change::Lamp { .. }
+            | Change::MediaInserted { .. }
+            | Change::MediaEjected {}
+            | Change::BiosSet { .. }
+            | Change::UpdateStarted { .. }
+            | Change::PasswordRotated {}
+            | Change::Repinned {} => {
+                self.controller.apply(record);
+                self.acts += 1;
+            }
         }
     }
 
@@ -264,6 +295,7 @@ impl Machine {
         self.booting = None;
         self.up = true;
         self.boots += 1;
+        self.controller.booted();
     }
 
     fn lose_power(&mut self) {
@@ -305,11 +337,11 @@ impl Machine {
     }
 }
 
-fn pending<T>(record: &Record, due_micros: i64, what: T) -> Pending<T> {
+pub(crate) fn pending<T>(record: &Record, due_micros: i64, what: T) -> Pending<T> {
     Pending { operation: record.operation.clone(), fence: record.fence.clone(), due_micros, what }
 }
 
-fn shorten<T>(queue: &mut VecDeque<T>, max: usize) {
+pub(crate) fn shorten<T>(queue: &mut VecDeque<T>, max: usize) {
     while queue.len() > max {
         queue.pop_front();
     }

@@ -32,6 +32,10 @@ impl World {
         self.machines.get(id)
     }
 
+    pub(crate) fn members(&self, cluster_ref: &str) -> usize {
+        self.machines.values().filter(|m| m.member.as_deref() == Some(cluster_ref)).count()
+    }
+
     /// Runs `work` alone among all processes that share the journal, on a world that has caught up.
     pub(crate) fn alone<T, E: From<io::Error>>(
         &mut self,

@@ -1,5 +1,5 @@
 //! Who asked for what, and what came of it. Changes are written in the transaction that makes them,
-//! refusals in one of their own.
+//! refusals in one of their own; what is done outside the database before it begins, and again when it ended.
 
 use crate::db::{Row, Val};
 use crate::error::{DbError, TxResult};
@@ -15,7 +15,7 @@ pub const FILTER: Schema = Schema {
         Field::text("token_id"),
         Field::text("call"),
         Field::text("target"),
-        Field::one_of("outcome", &["done", "refused"]),
+        Field::one_of("outcome", &[DONE, REFUSED, BEGUN]),
         Field::text("code"),
         Field::text("reason"),
         Field::text("request_id"),
@@ -42,10 +42,13 @@ pub struct Entry {
     pub request_id: String,
     /// How many refusals this entry stands for.
     pub count: u64,
+    /// It was put on record before it was done; another entry tells how it ended. Without one that is not known.
+    pub begun: bool,
 }
 
 const DONE: &str = "done";
 const REFUSED: &str = "refused";
+const BEGUN: &str = "begun";
 
 crate::statements! {
     LIST = "SELECT number, at, actor, token_id, role, call, target, outcome, code, reason, message, request_id, count FROM audit WHERE number < $1";
@@ -53,7 +56,11 @@ crate::statements! {
 
 impl Entry {
     pub fn outcome(&self) -> &'static str {
-        if self.code.is_empty() { DONE } else { REFUSED }
+        match (self.code.is_empty(), self.begun) {
+            (false, _) => REFUSED,
+            (true, true) => BEGUN,
+            (true, false) => DONE,
+        }
     }
 }
 
@@ -93,6 +100,7 @@ fn read(row: &Row) -> Result<Entry, DbError> {
         message: row.string(10)?,
         request_id: row.string(11)?,
         count: row.uint(12)?,
+        begun: row.string(7)? == BEGUN,
     })
 }
 

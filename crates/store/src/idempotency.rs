@@ -9,6 +9,8 @@ use sha2::{Digest, Sha256};
 crate::statements! {
     FIND = "SELECT fingerprint, answer FROM idempotency WHERE scope = $1 AND request_key = $2";
     FORGET = "DELETE FROM idempotency WHERE scope = $1 AND at < $2";
+    SETTLE = "UPDATE idempotency SET answer = $3 WHERE scope = $1 AND request_key = $2";
+    FREE = "DELETE FROM idempotency WHERE scope = $1 AND request_key = $2";
     INSERT = "INSERT INTO idempotency(scope, request_key, fingerprint, answer, at) VALUES ($1, $2, $3, $4, $5)";
 }
 
@@ -28,6 +30,18 @@ pub fn find(tx: &mut Tx<'_>, scope: &str, key: &str) -> TxResult<Option<Known>> 
 pub fn remember(tx: &mut Tx<'_>, scope: &str, key: &str, fingerprint: &str, answer: &str) -> TxResult<()> {
     let now = tx.now();
     tx.exec(INSERT, params![scope, key, fingerprint, answer, now])?;
+    Ok(())
+}
+
+/// Puts another answer in the place of the one that was remembered when the work began.
+pub fn settle(tx: &mut Tx<'_>, scope: &str, key: &str, answer: &str) -> TxResult<()> {
+    tx.exec(SETTLE, params![scope, key, answer])?;
+    Ok(())
+}
+
+/// Forgets one key: what it stood for was not done.
+pub fn free(tx: &mut Tx<'_>, scope: &str, key: &str) -> TxResult<()> {
+    tx.exec(FREE, params![scope, key])?;
     Ok(())
 }
 

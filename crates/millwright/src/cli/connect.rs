@@ -9,9 +9,11 @@ use proto::baremetal::v1::machine_service_client::MachineServiceClient;
 use proto::baremetal::v1::plan_service_client::PlanServiceClient;
 use proto::baremetal::v1::run_service_client::RunServiceClient;
 use proto::millwright::v1::audit_service_client::AuditServiceClient;
+use proto::millwright::v1::cluster_service_client::ClusterServiceClient;
 use proto::millwright::v1::engine_service_client::EngineServiceClient;
 use proto::millwright::v1::event_service_client::EventServiceClient;
 use proto::millwright::v1::explain_service_client::ExplainServiceClient;
+use proto::millwright::v1::hardware_service_client::HardwareServiceClient;
 use proto::millwright::v1::token_service_client::TokenServiceClient;
 use std::path::Path;
 use std::time::Duration;
@@ -64,6 +66,8 @@ pub struct Clients {
     pub events: EventServiceClient<Door>,
     pub audit: AuditServiceClient<Door>,
     pub explain: ExplainServiceClient<Door>,
+    pub hardware: HardwareServiceClient<Door>,
+    pub clusters: ClusterServiceClient<Door>,
 }
 
 /// Connects as the options say. The server must be there: a wrong address is told at once.
@@ -110,6 +114,8 @@ pub(super) async fn open(server: &str, token: &str, ca_file: Option<&Path>) -> R
         tokens: TokenServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         events: EventServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         audit: AuditServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        hardware: HardwareServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        clusters: ClusterServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         explain: ExplainServiceClient::new(door).max_decoding_message_size(ANSWER_MAX_BYTES),
     })
 }

@@ -306,11 +306,14 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
         "ILLEGAL_TRANSITION" | "NOT_YOUR_TRANSITION" | "PHASE_FORBIDS_RUN" | "NOT_CONFIRMED" => {
             "millwright why ID tells what is allowed now, and why not"
         }
+        "MACHINE_RETIRED" => "register it anew if it is back: millwright machine register",
         "RUN_ALREADY_ENDED" => "millwright run show ID tells how it ended",
         "PROVIDER_UNKNOWN" => {
             "the server's configuration names the providers; millwright machine update ID --provider NAME"
         }
-        "CAPABILITY_MISSING" => "its provider cannot do a step of the plan; choose another plan (millwright plan list)",
+        "CAPABILITY_MISSING" => {
+            "its provider or its hardware does not offer it: millwright machine inspect ID lists what it does, millwright plan list other plans"
+        }
         "CLUSTER_MISSING" => "millwright machine update ID --cluster REF, or start with --param cluster_ref=REF",
         "FROZEN" => "millwright freeze --show tells who and why; millwright unfreeze lets it go on",
         "LAST_ADMIN" => "make another administrator first: millwright token create NAME --role admin",
@@ -322,6 +325,20 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
         "OUTCOME_UNKNOWN" => "repeating the same call is safe and tells what happened",
         "SHUTTING_DOWN" | "STORE_UNAVAILABLE" | "DEADLINE_EXCEEDED" => "wait a moment and repeat",
         "NO_SUCH_PATH" | "METHOD_NOT_ALLOWED" => "the server is of another version; millwright doctor compares them",
+        "CREDENTIAL_NOT_FOUND" | "CREDENTIAL_IN_USE" => "millwright credential list",
+        "CREDENTIAL_MISSING" => "name one that is stored: millwright machine update ID --credentials-ref NAME",
+        "SECRET_KEY_UNAVAILABLE" => "the server's configuration names the key of the credentials; millwright doctor",
+        "LOGIN_REFUSED" => "store the right login: millwright credential set NAME; it is not tried again until then",
+        "UNTRUSTED_CERTIFICATE" | "HOST_KEY_CHANGED" => "if it was replaced on purpose: millwright machine repin ID",
+        "WRONG_MACHINE" => {
+            "its endpoint leads to another machine: millwright machine inspect ID, then update its --bmc"
+        }
+        "PROVIDER_REFUSED" | "BAD_ANSWER" => {
+            "millwright machine inspect ID tells how it stands; its own log may say more"
+        }
+        "PROVIDER_SILENT" => "it may have been done: look with millwright machine inspect ID before you repeat it",
+        "UNREACHABLE" | "CONNECTION_REFUSED" => "check the address and the network: millwright machine show ID",
+        "CIRCUIT_OPEN" | "ENDPOINT_BUSY" => "it is left alone for a while; wait a moment and repeat",
         "INTERNAL" => "this is a defect; the server's log has more",
         _ => return None,
     };

@@ -3,12 +3,13 @@
 use super::connect::{call, connect};
 use super::events::{FromArgs, both, follow};
 use super::exit::CliError;
-use super::machine_look;
+use super::hardware::{self, HardwareCommand};
 use super::output::{self, Column, Listed, Screen, note};
 use super::sheet::Sheet;
 use super::text::{dated, now, pairs, parse_pair, possible, relative, rfc3339, show_pairs};
 use super::token::quoted;
 use super::{ClientOptions, ListArgs};
+use super::{discover, machine_look};
 use clap::{Args, Subcommand};
 use proto::baremetal::v1::machine_status::Phase;
 use proto::baremetal::v1::{
@@ -19,6 +20,8 @@ use std::collections::BTreeSet;
 
 #[derive(Subcommand)]
 pub enum MachineCommand {
+    #[command(flatten)]
+    Hardware(HardwareCommand),
     /// List machines in order of their ids
     #[command(after_help = "Examples:
   millwright machine list
@@ -39,8 +42,10 @@ pub enum MachineCommand {
   millwright machine register m-1 --provider sim --mac aa:bb:cc:dd:ee:01 --label env=lab
   millwright machine register --provider dc-1 --serial C02X --bmc 10.0.0.41 --rack r7
   millwright machine register m-1 --provider sim --dry-run
+  millwright machine register m-1 --bmc https://10.0.0.41 --credentials rack-7 --discover
 
-A machine that is registered again gets exactly the facts given; `update` changes single ones.
+With --discover the hardware at --bmc is asked for its serial number, UUID and network addresses, which fill what
+was not given; what was given and is contradicted stops it. A machine that is registered again gets exactly the facts given; `update` changes single ones.
 --dry-run checks the facts, tells whether the machine is known, prints the request and sends nothing.")]
     Register {
         /// Its id; the server chooses one when it is left out
@@ -48,6 +53,9 @@ A machine that is registered again gets exactly the facts given; `update` change
         id: Option<String>,
         #[command(flatten)]
         facts: Facts,
+        /// Ask the hardware at --bmc who it is, and fill in what was not given
+        #[arg(long, requires = "bmc")]
+        discover: bool,
         /// Check and print what would be sent, and change nothing
         #[arg(long)]
         dry_run: bool,
@@ -138,7 +146,7 @@ pub struct Facts {
     #[arg(long, value_name = "HOST:PORT")]
     ssh: Option<String>,
     /// Where its credentials are kept; never the credentials themselves
-    #[arg(long, value_name = "REF")]
+    #[arg(long, visible_alias = "credentials", value_name = "REF")]
     credentials_ref: Option<String>,
 }
 
@@ -168,8 +176,12 @@ pub async fn execute(command: MachineCommand, options: &ClientOptions) -> Result
             let machine = call(machines.get_machine(GetMachineRequest { machine_id: id })).await?;
             show(options, &machine)
         }
-        MachineCommand::Register { id, facts, dry_run } => {
-            let machine = facts.machine(id.unwrap_or_default())?;
+        MachineCommand::Hardware(command) => hardware::execute(command, options).await,
+        MachineCommand::Register { id, facts, discover, dry_run } => {
+            let mut machine = facts.machine(id.unwrap_or_default())?;
+            if discover {
+                discover::fill(&connect(options).await?, &mut machine, options.output).await?;
+            }
             let request = RegisterMachineRequest { machine: Some(machine) };
             if dry_run {
                 return machine_look::register(&connect(options).await?, &request, options.output).await;

@@ -4,9 +4,11 @@
 //! Everything is said through the same API that every other client uses; nothing here reads the store.
 
 mod audit;
+mod cluster_nodes;
 mod connect;
 mod context;
 mod contexts;
+mod discover;
 mod dry_run;
 mod engine;
 mod events;
@@ -15,6 +17,8 @@ mod freeze;
 #[cfg(test)]
 pub mod fuzzed;
 mod grammar;
+mod hardware;
+mod hardware_sheet;
 mod json;
 mod machine;
 mod machine_look;
@@ -56,7 +60,7 @@ pub use self::tls::{AUTHORITYS_OWN_HINT, install as install_cryptography, speaks
 // What a client can be asked to do. (No doc comment: clap would print it as the program's own.)
 #[derive(Subcommand)]
 pub enum Command {
-    /// Machines: register, look at, change, move between phases
+    /// Machines: register, look at, change, move between phases, work on their hardware
     #[command(subcommand, visible_alias = "machines")]
     Machine(machine::MachineCommand),
     /// Plans: the ordered steps that runs carry out
@@ -65,6 +69,9 @@ pub enum Command {
     /// Runs: start, watch, cancel, read their logs, wait for their end
     #[command(subcommand, visible_alias = "runs")]
     Run(run::RunCommand),
+    /// Clusters and the machines that are their nodes: check, cordon, drain, delete a node
+    #[command(subcommand, visible_alias = "clusters")]
+    Cluster(cluster_nodes::NodeCommand),
     /// Tokens: who may call, in which role, for which customer
     #[command(subcommand, visible_alias = "tokens")]
     Token(token::TokenCommand),
@@ -157,6 +164,7 @@ async fn dispatch(command: Command, options: &ClientOptions) -> Result<(), CliEr
         Command::Machine(command) => machine::execute(command, options).await,
         Command::Plan(command) => plan::execute(command, options).await,
         Command::Run(command) => run::execute(command, options).await,
+        Command::Cluster(command) => cluster_nodes::execute(command, options).await,
         Command::Token(command) => token::execute(command, options).await,
         Command::Me(_) => token::me(options).await,
         Command::Why(args) => why::execute(args, options).await,
@@ -212,6 +220,9 @@ mod tests {
             &["millwright", "run", "list", "--limit", "0"][..],
             &["millwright", "machine", "phase", "m-1", "SLEEPING"],
             &["millwright", "machine", "update", "m-1", "--label", "novalue"],
+            &["millwright", "machine", "power", "m-1", "sideways"],
+            &["millwright", "machine", "register", "--discover"],
+            &["millwright", "cluster", "drain", "m-1", "--timeout", "soon"],
             &["millwright", "engine", "terminate", "exe_1"],
             &["millwright", "freeze"],
             &["millwright", "run", "wait", "run_1", "--timeout", "soon"],

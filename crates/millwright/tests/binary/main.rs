@@ -17,6 +17,7 @@ mod exit_codes;
 mod first_start;
 mod fleet;
 mod grammar;
+mod hardware_commands;
 mod help;
 mod killed;
 mod observed;

@@ -11,6 +11,7 @@ use proto::baremetal::v1::machine_status::Phase;
 use proto::millwright::v1 as mw;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use testkit::fleet::admin;
 
 /// Every method of every service of ours, with its name as the access table spells it.
 pub fn every_call() -> Vec<(String, MethodDescriptor)> {
@@ -68,6 +69,13 @@ impl<'a> Asks<'a> {
         id
     }
 
+    /// One that does what it is told.
+    async fn plain(&self, customer: &str) -> String {
+        let id = self.fresh(customer);
+        self.api.register(machine_of(customer, &id, &[])).await;
+        id
+    }
+
     /// A run that will not end by itself soon.
     async fn run(&self, customer: &str) -> String {
         let machine = self.machine(customer).await;
@@ -86,6 +94,8 @@ impl<'a> Asks<'a> {
             "baremetal.v1.PlanService" => self.of_plans(method),
             "baremetal.v1.RunService" => self.of_runs(method, customer).await,
             "millwright.v1.EngineService" => self.of_engine(method, customer).await,
+            "millwright.v1.HardwareService" => self.of_hardware(method, customer).await,
+            "millwright.v1.ClusterService" => self.of_clusters(method, customer).await,
             _ => self.of_others(service, method, customer).await,
         };
         made.unwrap_or_else(|| panic!("no request for {call}: add one, then look at its row in golden/access.txt"))
@@ -186,6 +196,113 @@ impl<'a> Asks<'a> {
             "Freeze" => ask(&mw::FreezeRequest { reason: reason() }, &mw::FreezeRequest { reason: "another".into() }),
             "Unfreeze" => only(&mw::UnfreezeRequest {}),
             "GetFreeze" => only(&mw::GetFreezeRequest {}),
+            _ => return None,
+        })
+    }
+
+    async fn of_hardware(&self, method: &str, customer: &'static str) -> Option<Ask> {
+        let machine_id = self.settled[customer].0.clone();
+        let reason = || "a test".to_owned();
+        // of two machines, so that what is done to one is not there already
+        let (one, two) = (self.plain(customer).await, self.plain(customer).await);
+        let url = |n: u8| format!("https://images.example/{n}.iso");
+        Some(match method {
+            "InspectMachine" => only(&mw::InspectMachineRequest { machine_id }),
+            "GetConsoleInfo" => only(&mw::GetConsoleInfoRequest { machine_id }),
+            "ListHardwareEvents" => only(&mw::ListHardwareEventsRequest { machine_id, limit: 5 }),
+            "ListSensors" => only(&mw::ListSensorsRequest { machine_id }),
+            "GetMedia" => only(&mw::GetMediaRequest { machine_id }),
+            "GetBios" => only(&mw::GetBiosRequest { machine_id }),
+            "GetHardwareTask" => {
+                let service = &self.api.server.service;
+                service.update_firmware(&admin(), &one, &url(1), vec![], "").await.expect("begins");
+                only(&mw::GetHardwareTaskRequest { machine_id: one, task: "update-1".into() })
+            }
+            "SetPower" => {
+                let to =
+                    |id, action: &str| mw::SetPowerRequest { machine_id: id, action: action.into(), reason: reason() };
+                ask(&to(one, "force-off"), &to(two, "graceful-off"))
+            }
+            "SetBoot" => {
+                let to = |id, mode: &str| mw::SetBootRequest {
+                    machine_id: id,
+                    mode: mode.into(),
+                    persistent: true,
+                    reason: reason(),
+                };
+                ask(&to(one, "PXE"), &to(two, "DISK"))
+            }
+            "IdentifyMachine" => {
+                let to = |id, on| mw::IdentifyMachineRequest { machine_id: id, on };
+                ask(&to(one, true), &to(two, true))
+            }
+            "InsertMedia" => {
+                let to = |id, n| mw::InsertMediaRequest { machine_id: id, url: url(n), reason: reason() };
+                ask(&to(one, 1), &to(two, 2))
+            }
+            "EjectMedia" => {
+                let to = |id| mw::EjectMediaRequest { machine_id: id };
+                ask(&to(one), &to(two))
+            }
+            "SetBios" => {
+                let to = |id, value: &str| mw::SetBiosRequest {
+                    machine_id: id,
+                    attributes: map(&[("SecureBoot", value)]),
+                    reason: reason(),
+                };
+                ask(&to(one, "Enabled"), &to(two, "Disabled"))
+            }
+            "UpdateFirmware" => {
+                let to = |id, n| mw::UpdateFirmwareRequest {
+                    machine_id: id,
+                    image_url: url(n),
+                    targets: vec![],
+                    reason: reason(),
+                };
+                ask(&to(one, 1), &to(two, 2))
+            }
+            "RotateBmcPassword" => {
+                let to = |id| mw::RotateBmcPasswordRequest { machine_id: id, reason: reason() };
+                ask(&to(one), &to(two))
+            }
+            "RepinMachine" => {
+                let to = |id| mw::RepinMachineRequest { machine_id: id, reason: reason() };
+                ask(&to(one), &to(two))
+            }
+            "DiscoverHardware" => {
+                let at = |host: String| mw::DiscoverHardwareRequest { bmc_endpoint: host, ..Default::default() };
+                ask(&at(self.fresh("bmc")), &at(self.fresh("bmc")))
+            }
+            _ => return None,
+        })
+    }
+
+    /// A machine that is in its cluster.
+    async fn member(&self, customer: &str) -> String {
+        let id = self.fresh(customer);
+        let mut machine = machine_of(customer, &id, &[]);
+        machine.spec.as_mut().expect("a spec").target_cluster_ref = "cluster-a".into();
+        self.api.register(machine).await;
+        crate::hardware::put_into_cluster(self.api, &id).await;
+        id
+    }
+
+    async fn of_clusters(&self, method: &str, customer: &'static str) -> Option<Ask> {
+        let (one, two) = (self.member(customer).await, self.member(customer).await);
+        Some(match method {
+            "CheckCluster" => only(&mw::CheckClusterRequest { cluster_ref: "cluster-a".into(), ..Default::default() }),
+            "CordonMachine" => {
+                let to = |id| mw::CordonMachineRequest { machine_id: id, on: true, reason: "a test".into() };
+                ask(&to(one), &to(two))
+            }
+            "DrainMachine" => {
+                let to = |id| mw::DrainMachineRequest { machine_id: id, ..Default::default() };
+                ask(&to(one), &to(two))
+            }
+            "DeleteClusterNode" => {
+                let to = |id| mw::DeleteClusterNodeRequest { machine_id: id };
+                ask(&to(one), &to(two))
+            }
             _ => return None,
         })
     }

@@ -8,9 +8,11 @@ use proto::baremetal::v1::plan_service_client::PlanServiceClient;
 use proto::baremetal::v1::run_service_client::RunServiceClient;
 use proto::millwright::v1 as mw;
 use proto::millwright::v1::audit_service_client::AuditServiceClient;
+use proto::millwright::v1::cluster_service_client::ClusterServiceClient;
 use proto::millwright::v1::engine_service_client::EngineServiceClient;
 use proto::millwright::v1::event_service_client::EventServiceClient;
 use proto::millwright::v1::explain_service_client::ExplainServiceClient;
+use proto::millwright::v1::hardware_service_client::HardwareServiceClient;
 use proto::millwright::v1::token_service_client::TokenServiceClient;
 use testkit::server::Door;
 use tonic::{Request, Status};
@@ -42,6 +44,8 @@ clients! {
     events: EventServiceClient,
     audit: AuditServiceClient,
     explain: ExplainServiceClient,
+    hardware: HardwareServiceClient,
+    clusters: ClusterServiceClient,
 }
 
 impl Caller {

@@ -29,6 +29,7 @@ fn documented(reason: Reason) -> Code {
         | Reason::IllegalTransition
         | Reason::NotYourTransition
         | Reason::PhaseForbidsRun
+        | Reason::MachineRetired
         | Reason::RunAlreadyEnded
         | Reason::ProviderUnknown
         | Reason::CapabilityMissing
@@ -104,7 +105,8 @@ fn the_reasons_are_spelt_as_they_were() {
         SEQUENCE_OUT_OF_RANGE LIMIT_REACHED RATE_LIMITED QUEUE_FULL STORAGE_FULL STORE_UNAVAILABLE OUTCOME_UNKNOWN SHUTTING_DOWN \
         DEADLINE_EXCEEDED INTERNAL NO_SUCH_PATH METHOD_NOT_ALLOWED CREDENTIAL_NOT_FOUND CREDENTIAL_IN_USE \
         CREDENTIAL_MISSING SECRET_KEY_UNAVAILABLE LOGIN_REFUSED UNTRUSTED_CERTIFICATE HOST_KEY_CHANGED WRONG_MACHINE \
-        PROVIDER_REFUSED ENDPOINT_BUSY UNREACHABLE CONNECTION_REFUSED CIRCUIT_OPEN BAD_ANSWER PROVIDER_SILENT";
+        PROVIDER_REFUSED ENDPOINT_BUSY UNREACHABLE CONNECTION_REFUSED CIRCUIT_OPEN BAD_ANSWER PROVIDER_SILENT \
+        MACHINE_RETIRED";
     let now: Vec<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
     for word in known.split_whitespace() {
         assert!(now.contains(&word), "{word} is gone or renamed");

@@ -21,6 +21,7 @@ mod explain;
 mod explain_walk;
 mod fixture;
 mod freeze;
+mod hardware;
 mod hostile;
 mod idempotency;
 mod limits;

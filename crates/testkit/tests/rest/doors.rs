@@ -186,20 +186,87 @@ fn access_and_sight() -> Vec<Case> {
     ]
 }
 
+fn hardware() -> Vec<Case> {
+    let id = || json!({"machine_id": "m-2"});
+    let on = |tail: &str| format!("/machines/m-2/hardware{tail}");
+    let told = |rpc: &'static str, tail: &str, body: Value| {
+        let mut message = body.clone();
+        message["machine_id"] = json!("m-2");
+        case(rpc, message, "POST", &on(tail), Some(body))
+    };
+    let endpoint = json!({"bmc_endpoint": "10.0.0.9"});
+    let image = json!({"image_url": "https://images.example/bios.bin"});
+    let task = json!({"machine_id": "m-2", "task": "update-1"});
+    vec![
+        case("millwright.v1.HardwareService.InspectMachine", id(), "GET", &on(""), None).apart_from(&["read_at"]),
+        case("millwright.v1.HardwareService.GetConsoleInfo", id(), "GET", &on("/console"), None),
+        case("millwright.v1.HardwareService.ListSensors", id(), "GET", &on("/sensors"), None),
+        told("millwright.v1.HardwareService.SetPower", "/power", json!({"action": "force-off", "reason": "a test"})),
+        case(
+            "millwright.v1.HardwareService.ListHardwareEvents",
+            json!({"machine_id": "m-2", "limit": 3}),
+            "GET",
+            &on("/events?limit=3"),
+            None,
+        ),
+        told("millwright.v1.HardwareService.SetBoot", "/boot", json!({"mode": "PXE"})),
+        told("millwright.v1.HardwareService.IdentifyMachine", "/identify", json!({"on": true})),
+        told("millwright.v1.HardwareService.InsertMedia", "/media", json!({"url": "https://images.example/a.iso"})),
+        case("millwright.v1.HardwareService.GetMedia", id(), "GET", &on("/media"), None),
+        case("millwright.v1.HardwareService.EjectMedia", id(), "DELETE", &on("/media"), None),
+        told("millwright.v1.HardwareService.SetBios", "/bios", json!({"attributes": {"SecureBoot": "Enabled"}})),
+        case("millwright.v1.HardwareService.GetBios", id(), "GET", &on("/bios"), None),
+        told("millwright.v1.HardwareService.UpdateFirmware", "/firmware", image).apart_from(&["task"]),
+        case("millwright.v1.HardwareService.GetHardwareTask", task, "GET", &on("/tasks/update-1"), None),
+        told("millwright.v1.HardwareService.RotateBmcPassword", "/rotate-password", json!({})),
+        told("millwright.v1.HardwareService.RepinMachine", "/repin", json!({})),
+        case(
+            "millwright.v1.HardwareService.DiscoverHardware",
+            endpoint.clone(),
+            "POST",
+            "/hardware/discover",
+            Some(endpoint),
+        )
+        .apart_from(&["read_at"]),
+        case(
+            "millwright.v1.ClusterService.CheckCluster",
+            json!({"cluster_ref": "c1", "provider": "sim"}),
+            "GET",
+            "/clusters/c1/check?provider=sim",
+            None,
+        ),
+        case(
+            "millwright.v1.ClusterService.CordonMachine",
+            json!({"machine_id": "m-2", "on": true}),
+            "POST",
+            "/machines/m-2/cordon",
+            Some(json!({"on": true})),
+        ),
+        case("millwright.v1.ClusterService.DrainMachine", id(), "POST", "/machines/m-2/drain", None),
+        case("millwright.v1.ClusterService.DeleteClusterNode", id(), "DELETE", "/machines/m-2/node", None),
+    ]
+}
+
 /// Calls that rightly end in a refusal here: what they are about has ended, or is not there.
 const REFUSED_HERE: &[&str] = &[
     "baremetal.v1.RunService.CancelRun",
     "millwright.v1.EngineService.CancelExecution",
     "millwright.v1.EngineService.TerminateExecution",
     "millwright.v1.TokenService.RevokeToken",
+    // it names no cluster
+    "millwright.v1.ClusterService.CordonMachine",
+    "millwright.v1.ClusterService.DrainMachine",
+    "millwright.v1.ClusterService.DeleteClusterNode",
 ];
 
 // DESIGN section 8: the doors cannot drift apart
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_answers_alike_through_both_doors() {
     let (world, run) = World::lived_in().await;
-    let cases: Vec<Case> =
-        [machines_and_plans(), runs(&run), operations(&run), access_and_sight()].into_iter().flatten().collect();
+    let cases: Vec<Case> = [machines_and_plans(), runs(&run), operations(&run), access_and_sight(), hardware()]
+        .into_iter()
+        .flatten()
+        .collect();
     let covered: BTreeSet<&str> = cases.iter().map(|c| c.rpc).collect();
     let missing: Vec<String> =
         methods().iter().map(|m| m.full_name().to_owned()).filter(|m| !covered.contains(m.as_str())).collect();
@@ -219,7 +286,8 @@ async fn every_call_answers_alike_through_both_doors() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_are_refused_alike_at_both_doors() {
     let (world, run) = World::lived_in().await;
-    let cases = [machines_and_plans(), runs(&run), operations(&run), access_and_sight()].into_iter().flatten();
+    let cases =
+        [machines_and_plans(), runs(&run), operations(&run), access_and_sight(), hardware()].into_iter().flatten();
     for case in cases {
         let grpc = world.by_grpc(&method(case.rpc), &case.message, "mwt_wrong").await;
         let rest = world.by_rest(case.method, &case.path, case.body.as_ref(), "mwt_wrong").await;

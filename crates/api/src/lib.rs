@@ -3,6 +3,7 @@
 
 mod audit;
 mod convert;
+mod credential;
 mod door;
 mod engine;
 mod error;

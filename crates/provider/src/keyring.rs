@@ -5,26 +5,7 @@ use async_trait::async_trait;
 use domain::MachineId;
 use domain::credential::Credential;
 
-/// What a machine is recognized by at its endpoints.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Pin {
-    BmcCertificate,
-    SshHostKey,
-    /// Of the host on the way to it.
-    JumpHostKey,
-}
-
-impl Pin {
-    pub const ALL: [Pin; 3] = [Pin::BmcCertificate, Pin::SshHostKey, Pin::JumpHostKey];
-
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Pin::BmcCertificate => "bmc-certificate",
-            Pin::SshHostKey => "ssh-host-key",
-            Pin::JumpHostKey => "jump-host-key",
-        }
-    }
-}
+pub use domain::pin::Pin;
 
 #[async_trait]
 pub trait Keyring: Send + Sync {

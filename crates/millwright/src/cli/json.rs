@@ -39,6 +39,11 @@ wire! {
     engine::CreateTokenRequest => "millwright.v1.CreateTokenRequest",
     engine::CreateTokenResponse => "millwright.v1.CreateTokenResponse",
     engine::RevokeTokenRequest => "millwright.v1.RevokeTokenRequest",
+    engine::Credential => "millwright.v1.Credential",
+    engine::SetCredentialRequest => "millwright.v1.SetCredentialRequest",
+    engine::DeleteCredentialRequest => "millwright.v1.DeleteCredentialRequest",
+    engine::RotateSecretKeyRequest => "millwright.v1.RotateSecretKeyRequest",
+    engine::RotateSecretKeyResponse => "millwright.v1.RotateSecretKeyResponse",
     engine::Event => "millwright.v1.Event",
     engine::AuditEntry => "millwright.v1.AuditEntry",
 }

@@ -4,9 +4,11 @@
 //! Everything is said through the same API that every other client uses; nothing here reads the store.
 
 mod audit;
+mod cluster;
 mod connect;
 mod context;
 mod contexts;
+mod credential;
 mod dry_run;
 mod engine;
 mod events;
@@ -27,6 +29,7 @@ mod reference;
 mod run;
 mod run_look;
 mod run_watch;
+mod secret_input;
 mod sheet;
 mod target;
 mod text;
@@ -68,6 +71,12 @@ pub enum Command {
     /// Tokens: who may call, in which role, for which customer
     #[command(subcommand, visible_alias = "tokens")]
     Token(token::TokenCommand),
+    /// Credentials: what machines are reached with; set, list, delete, seal under another key
+    #[command(subcommand, visible_alias = "credentials")]
+    Credential(credential::CredentialCommand),
+    /// Clusters that machines join: add, list, remove
+    #[command(subcommand, visible_alias = "clusters")]
+    Cluster(cluster::ClusterCommand),
     /// Who you are to the server, in which role
     Me(token::MeArgs),
     /// Why something is as it is, what it waits for, and what can be done about it
@@ -158,6 +167,8 @@ async fn dispatch(command: Command, options: &ClientOptions) -> Result<(), CliEr
         Command::Plan(command) => plan::execute(command, options).await,
         Command::Run(command) => run::execute(command, options).await,
         Command::Token(command) => token::execute(command, options).await,
+        Command::Credential(command) => credential::execute(command, options).await,
+        Command::Cluster(command) => cluster::execute(command, options).await,
         Command::Me(_) => token::me(options).await,
         Command::Why(args) => why::execute(args, options).await,
         Command::Events(args) => events::execute(args, options).await,
@@ -221,6 +232,9 @@ mod tests {
             &["millwright", "token", "create", "ci", "--role", "king"],
             &["millwright", "token", "create", "ci", "--role", "viewer", "--ttl", "soon"],
             &["millwright", "audit", "--limit", "5", "--all"],
+            &["millwright", "credential", "set", "x", "--kind", "telnet"],
+            &["millwright", "credential", "set", "x", "--kind", "bmc", "--password", "hunter2"],
+            &["millwright", "cluster", "add", "x"],
         ] {
             let error = Top::try_parse_from(bad).map(|_| ()).expect_err("must be refused");
             assert_eq!(error.exit_code(), 2, "{bad:?}");

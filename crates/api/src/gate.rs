@@ -133,14 +133,23 @@ pub(crate) fn open<T: Message>(
     request: tonic::Request<T>,
     about: impl Fn(&T) -> &str,
 ) -> Result<(Arc<Call>, T), Status> {
+    let (call, message) = open_unhashed(request, about)?;
+    if call.idempotency_key.is_some() {
+        call.asks(&message.encode_to_vec());
+    }
+    Ok((call, message))
+}
+
+/// The same for a message of which no hash may be kept: the use case says what was asked for.
+pub(crate) fn open_unhashed<T>(
+    request: tonic::Request<T>,
+    about: impl Fn(&T) -> &str,
+) -> Result<(Arc<Call>, T), Status> {
     let call = request.extensions().get::<Arc<Call>>().cloned();
     let call = call.ok_or_else(|| to_status(Error::internal("a call that did not pass the gate")))?;
     call.not_revoked().map_err(to_status)?;
     let message = request.into_inner();
     call.about(about(&message));
-    if call.idempotency_key.is_some() {
-        call.asks(&message.encode_to_vec());
-    }
     Ok((call, message))
 }
 

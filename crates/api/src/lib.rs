@@ -4,6 +4,7 @@
 mod audit;
 mod cluster;
 mod convert;
+mod credential;
 mod door;
 mod engine;
 mod error;

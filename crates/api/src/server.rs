@@ -3,6 +3,7 @@
 
 use crate::audit::Audit;
 use crate::cluster::Clusters;
+use crate::credential::Credentials;
 use crate::engine::Engines;
 use crate::error::to_status;
 use crate::event::Events;
@@ -116,6 +117,7 @@ fn router(
     serve!(pb::run_service_server::RunServiceServer<Runs>, Runs);
     serve!(mw::engine_service_server::EngineServiceServer<Engines>, Engines);
     serve!(mw::token_service_server::TokenServiceServer<Tokens>, Tokens);
+    serve!(mw::credential_service_server::CredentialServiceServer<Credentials>, Credentials);
     serve!(mw::event_service_server::EventServiceServer<Events>, Events);
     serve!(mw::audit_service_server::AuditServiceServer<Audit>, Audit);
     serve!(mw::explain_service_server::ExplainServiceServer<Explain>, Explain);

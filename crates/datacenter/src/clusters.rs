@@ -15,7 +15,9 @@ impl Inner {
             Ok(other) => {
                 return Err(no_cluster(name, &format!("the credential of that name is of kind {}", other.kind())));
             }
-            Err(e) if e.reason() == Reason::CredentialNotFound => return Err(no_cluster(name, "it is not configured")),
+            Err(e) if matches!(e.reason(), Reason::CredentialNotFound | Reason::CredentialMissing) => {
+                return Err(no_cluster(name, "it is not configured"));
+            }
             Err(e) => return Err(e),
         };
         if let Some(cluster) = self.clusters.get(&name.to_owned(), &kubeconfig) {

@@ -46,6 +46,7 @@ impl Inner {
 
     /// The controller, once it has said that it is this machine's.
     pub async fn checked(&self, target: &Target, whom: For) -> ProviderResult<(Guarded, BmcState)> {
+        self.settle_password(target).await?;
         let bmc = self.controller(target, whom).await?;
         let state = bmc.state().await?;
         match another_machine(&target.spec, &state.serial_number, &state.system_uuid) {
@@ -54,12 +55,12 @@ impl Inner {
         }
     }
 
-    /// Whether the controller takes this login.
-    pub async fn tried(&self, target: &Target, credential: &str, login: BmcLogin) -> ProviderResult<()> {
+    /// The controller by this login.
+    pub async fn by_login(&self, target: &Target, credential: &str, login: BmcLogin) -> ProviderResult<Guarded> {
         let endpoint = self.spoken(target, endpoint_of(target)?, For::Work).await?;
         let trust = self.trust(target, &endpoint, For::Work).await?;
         let from = MadeFrom { endpoint, trust, login, credential: credential.to_owned() };
-        self.made(&target.machine_id, from, For::Work).state().await.map(drop)
+        Ok(self.made(&target.machine_id, from, For::Work))
     }
 
     pub fn made(&self, machine: &MachineId, from: MadeFrom, whom: For) -> Guarded {
@@ -93,7 +94,7 @@ impl Inner {
 impl Inner {
     pub async fn bmc_login(&self, target: &Target) -> ProviderResult<(String, BmcLogin)> {
         let wanted = |credential| match credential {
-            Credential::Bmc(login) => Some(login),
+            Credential::Bmc(login) | Credential::BmcChanging { login, .. } => Some(login),
             Credential::Ssh(_) | Credential::Kubeconfig(_) | Credential::Ca(_) => None,
         };
         self.login(target, "bmc", wanted).await

@@ -42,7 +42,7 @@ impl Inner {
         let endpoint = endpoint_of(target)?;
         let wanted = |credential| match credential {
             Credential::Ssh(login) => Some(login),
-            Credential::Bmc(_) | Credential::Kubeconfig(_) | Credential::Ca(_) => None,
+            Credential::Bmc(_) | Credential::BmcChanging { .. } | Credential::Kubeconfig(_) | Credential::Ca(_) => None,
         };
         let (credential, login) = self.login(target, "ssh", wanted).await?;
         let jump = match &endpoint.jump {

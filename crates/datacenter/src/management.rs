@@ -1,12 +1,13 @@
 //! For people who work on one machine's controller: the controller itself, discovery, passwords, pins.
 
 use crate::controller::endpoint_of;
-use crate::datacenter::Datacenter;
+use crate::datacenter::{Datacenter, Inner};
 use crate::lane::For;
 use async_trait::async_trait;
 use domain::credential::{BmcLogin, Credential};
 use domain::endpoint::{BmcProtocol, TlsTrust};
 use domain::machine::{Labels, MachineSpec};
+use domain::stage::FailureClass;
 use domain::{MachineId, Reason, Secret};
 use provider::{Ack, Bmc, Discovered, Management, Notes, Pin, ProviderError, ProviderResult, Target};
 
@@ -52,34 +53,27 @@ impl Management for Datacenter {
     async fn rotate_password(&self, target: &Target) -> ProviderResult<Ack> {
         let inner = &self.inner;
         let (bmc, _) = inner.checked(target, For::Work).await?;
-        let (name, old) = inner.bmc_login(target).await?;
-        let login = BmcLogin { username: old.username.clone(), password: new_password()? };
-        let kept = format!("{name}.next");
+        let (name, login) = inner.bmc_login(target).await?;
+        let next = new_password()?;
         // durable before the controller hears of it: whatever happens, somebody knows the password
-        inner.keyring.replace(&kept, &Credential::Bmc(login.clone())).await?;
-        let told = bmc.set_password(&old.username, &login.password).await;
-        drop(bmc);
-        if let Err(e @ ProviderError::Refused { .. }) = told {
-            inner.keyring.remove(&kept).await?;
-            return Err(e);
-        }
-        // told or not, what counts is which of the two it takes
-        let tried = inner.tried(target, &kept, login.clone()).await;
-        match tried {
-            Ok(()) => {
+        let changing = Credential::BmcChanging { login: login.clone(), next: next.clone() };
+        inner.keyring.replace(&name, &changing).await?;
+        match bmc.set_password(&login.username, &next).await {
+            Err(e @ ProviderError::Refused { .. }) => {
                 inner.keyring.replace(&name, &Credential::Bmc(login)).await?;
-                inner.keyring.remove(&kept).await?;
-                Ok(Ack::Done)
+                return Err(e);
             }
-            Err(e) if e.reason() == Reason::LoginRefused => {
-                inner.keyring.remove(&kept).await?;
-                let message = format!("the BMC said yes and still takes the old password; nothing was changed: {e}");
-                Err(ProviderError::refused(domain::stage::FailureClass::Hardware, message))
-            }
-            Err(e) => Err(ProviderError::unknown(format!(
-                "whether the BMC took the new password is not known; the old one is credential {name:?}, the new one {kept:?}: {e}"
-            ))),
+            // told or not, what counts is which of the two it takes
+            Ok(_) | Err(ProviderError::Unknown { .. }) => {}
         }
+        drop(bmc);
+        inner.settle_password(target).await?;
+        let (_, now) = inner.bmc_login(target).await?;
+        if now.password == next {
+            return Ok(Ack::Done);
+        }
+        let message = "the BMC said yes and still takes the old password only; nothing was changed";
+        Err(ProviderError::refused(FailureClass::Hardware, message))
     }
 
     async fn repin(&self, target: &Target) -> ProviderResult<Ack> {
@@ -99,4 +93,26 @@ fn new_password() -> ProviderResult<Secret> {
         char::from(ALPHABET[number % ALPHABET.len()])
     });
     Ok(Secret::new(letters.collect::<String>()))
+}
+
+impl Inner {
+    /// Finds out which password a controller takes whose password was being changed, and keeps that one.
+    pub async fn settle_password(&self, target: &Target) -> ProviderResult<()> {
+        let wanted = |credential| match credential {
+            Credential::BmcChanging { login, next } => Some(Some((login, next))),
+            Credential::Bmc(_) => Some(None),
+            Credential::Ssh(_) | Credential::Kubeconfig(_) | Credential::Ca(_) => None,
+        };
+        let (name, changing) = self.login(target, "bmc", wanted).await?;
+        let Some((old, next)) = changing else { return Ok(()) };
+        let new = BmcLogin { username: old.username.clone(), password: next };
+        for login in [new, old] {
+            match self.by_login(target, &name, login.clone()).await?.state().await {
+                Ok(_) => return self.keyring.replace(&name, &Credential::Bmc(login)).await,
+                Err(e) if e.reason() == Reason::LoginRefused => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(ProviderError::login_refused(&format!("the BMC of machine {}", target.machine_id), &name))
+    }
 }

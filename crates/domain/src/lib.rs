@@ -16,6 +16,7 @@ pub mod look;
 pub mod machine;
 pub mod metric;
 pub mod observation;
+pub mod pin;
 pub mod plan;
 pub mod plan_defaults;
 pub mod run;

@@ -1,6 +1,7 @@
 //! The configuration: a TOML file, then the environment (`MILLWRIGHT_SECTION__KEY`), then flags.
 
 use crate::toml_error;
+use domain::Secret;
 use domain::limits::short;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use std::path::{Path, PathBuf};
 pub struct Config {
     pub server: Server,
     pub database: Database,
+    pub secrets: Secrets,
     pub engine: Engine,
     pub observe: Observe,
     pub plans: Plans,
@@ -68,24 +70,28 @@ pub struct Database {
     pub url: String,
     pub password_file: Option<PathBuf>,
     /// Only from the environment: `MILLWRIGHT_DATABASE__PASSWORD`.
+    #[serde(deserialize_with = "secret")]
     pub password: Option<Secret>,
 }
 
-/// A text that is used and never shown.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(transparent)]
-pub struct Secret(String);
-
-impl Secret {
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
+/// The key that credentials are sealed with. At most one of the three that name it; without any, a server that has its
+/// database for itself makes one in its data folder.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Secrets {
+    /// 32 random bytes in base64 or hex.
+    pub key_file: Option<PathBuf>,
+    /// A program that prints the key, and its arguments. Run once, at the start, without a shell.
+    pub key_command: Vec<String>,
+    /// Only from the environment: `MILLWRIGHT_SECRETS__KEY`.
+    #[serde(deserialize_with = "secret")]
+    pub key: Option<Secret>,
+    /// Keys from before, which only open, until `millwright credential rotate-key` is done.
+    pub previous_key_files: Vec<PathBuf>,
 }
 
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("(a secret)")
-    }
+fn secret<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<Secret>, D::Error> {
+    Ok(Option::<String>::deserialize(from)?.map(Secret::new))
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -130,6 +136,24 @@ impl Observe {
                 "observe.stale_after_seconds: {stale_after} must be at least observe.period_seconds ({}), since nothing is confirmed more often, and at most {STALE_MAX_SECONDS}",
                 self.period_seconds
             ));
+        }
+        Ok(())
+    }
+}
+
+impl Secrets {
+    /// Whether somebody has said where a key comes from.
+    pub fn is_configured(&self) -> bool {
+        self.key_file.is_some()
+            || !self.key_command.is_empty()
+            || self.key.is_some()
+            || !self.previous_key_files.is_empty()
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let given = [self.key_file.is_some(), !self.key_command.is_empty(), self.key.is_some()];
+        if given.into_iter().filter(|given| *given).count() > 1 {
+            return Err("secrets: the key comes from key_file, key_command or MILLWRIGHT_SECRETS__KEY; more than one of them is set".to_owned());
         }
         Ok(())
     }
@@ -305,6 +329,7 @@ impl Config {
             ));
         }
         self.observe.check()?;
+        self.secrets.check()?;
         crate::logging::filter(&self.log.level)?;
         match (&self.tls.cert, &self.tls.key) {
             (Some(_), None) => return Err("tls.key: is missing; tls.cert needs its private key".to_owned()),
@@ -329,8 +354,8 @@ impl Config {
     }
 }
 
-/// Puts a value at `section__key`, read as TOML where that works and as text otherwise. A password is a
-/// text whatever it looks like, and no error must quote it.
+/// Puts a value at `section__key`, read as TOML where that works and as text otherwise. A password or a key
+/// is a text whatever it looks like, and no error must quote it.
 fn set(table: &mut toml::Table, path: &str, value: &str) -> Result<(), String> {
     let (head, rest) = match path.split_once("__") {
         Some((head, rest)) => (head, Some(rest)),
@@ -346,7 +371,7 @@ fn set(table: &mut toml::Table, path: &str, value: &str) -> Result<(), String> {
         }
         None => {
             let parsed = match head {
-                "password" => None,
+                "password" | "key" => None,
                 _ => format!("v = {value}").parse::<toml::Table>().ok().and_then(|mut t| t.remove("v")),
             };
             table.insert(head.to_owned(), parsed.unwrap_or_else(|| toml::Value::String(value.to_owned())));
@@ -372,13 +397,15 @@ mod tests {
                 ("MILLWRIGHT_ENGINE__WORKERS", "7"),
                 ("MILLWRIGHT_SHUTDOWN__ACTIVE_RUNS", "cancel"),
                 ("MILLWRIGHT_DATABASE__PASSWORD", "12345"),
+                ("MILLWRIGHT_SECRETS__KEY", "67890"),
                 ("MILLWRIGHT_TOKEN", "x"),
             ],
         )
         .expect("parses");
         let password = config.database.password.as_ref().map(Secret::reveal);
         assert_eq!(password, Some("12345"), "a text, whatever it looks like");
-        assert!(!format!("{config:?}").contains("12345"));
+        assert_eq!(config.secrets.key.as_ref().map(Secret::reveal), Some("67890"));
+        assert!(!format!("{config:?}").contains("12345") && !format!("{config:?}").contains("67890"));
         assert_eq!((config.engine.workers, config.server.listen.as_str()), (7, "127.0.0.1:1"));
         assert_eq!(config.shutdown.active_runs, ActiveRuns::Cancel);
     }
@@ -397,6 +424,8 @@ mod tests {
             ("[tls]\ncert = 'a.pem'", "tls.key"),
             ("[tls]\nkey = 'a.key'", "tls.cert"),
             ("[telemetry]\notlp_endpoint = 'collector:4317'", "telemetry.otlp_endpoint"),
+            ("[secrets]\nkey_file = 'a.key'\nkey_command = ['vault']", "more than one"),
+            ("[secrets]\nkey_command = 'vault read'", "key_command"),
         ] {
             let error = parse(text, &[]).expect_err(text);
             assert!(error.contains(part), "{error}");
@@ -421,7 +450,7 @@ mod tests {
         let config = parse(&example(), &[]).expect("and so it does with every key");
         let (text, default) = (format!("{config:#?}"), Config::default());
         let unset: Vec<&str> = text.lines().filter(|l| l.contains(": None")).map(str::trim).collect();
-        assert_eq!(unset, ["password: None,"], "which must not stand in a file");
+        assert_eq!(unset, ["password: None,", "key: None,"], "which must not stand in a file");
         for (shown, default) in [
             (format!("{:?}", config.engine), format!("{:?}", default.engine)),
             (format!("{:?}", config.limits), format!("{:?}", default.limits)),

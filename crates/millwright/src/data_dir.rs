@@ -140,7 +140,7 @@ pub fn database_in(folder: &Path) -> PathBuf {
     folder.join("millwright.db")
 }
 
-fn read_text(path: &Path) -> Result<Option<String>, String> {
+pub fn read_text(path: &Path) -> Result<Option<String>, String> {
     let mut text = String::new();
     match File::open(path).and_then(|mut f| f.read_to_string(&mut text)) {
         Ok(_) => Ok(Some(text.trim().to_owned())),
@@ -164,7 +164,7 @@ fn sync_folder_of(path: &Path) -> std::io::Result<()> {
 /// A new file in the place of whatever is there: its mode, its links and those who have it open go with it.
 /// Once written it is on disk, under its name: a power cut must not bring back what was before, for the
 /// database by then knows this one.
-fn write_private(path: &Path, text: &str) -> Result<(), String> {
+pub fn write_private(path: &Path, text: &str) -> Result<(), String> {
     let new = path.with_extension("new");
     let write = || -> std::io::Result<()> {
         match std::fs::remove_file(&new) {

@@ -5,11 +5,12 @@ use crate::data_dir::{AdminToken, DataDir, Start};
 use crate::logging::Logging;
 use crate::maintenance::say;
 use crate::plan_folder;
+use crate::secrets;
 use clap::Args;
 use engine::{Engine, EngineOptions};
 use provider::Providers;
 use reconcile::{Reconciler, ReconcilerOptions};
-use service::{Call, CallerLimits, NewMachine, Service};
+use service::{Call, CallerLimits, NewMachine, Service, Vault};
 use sim::SimFleet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -171,13 +172,14 @@ impl Server {
             .await
             .map_err(|e| format!("opening the database: {e}"))?
             .map_err(|e| e.to_string())?;
+        let vault = open_vault(config, &data, &store).await;
         let providers = providers(options, config, &data.path, &ambient)?;
         let first_start = data.is_new();
         let instance = data.instance_id(|| ambient.uuid().to_string())?;
         let workflow = Arc::new(RunWorkflow::new(providers.clone()));
         let observing = reconciler_options(config, &instance);
         let engine = Engine::new(store.clone(), engine_options(config, instance), vec![workflow], None);
-        let service = Service::new(store, engine.clone(), providers.clone(), caller_limits(config))
+        let service = Service::with_vault(store, engine.clone(), providers.clone(), caller_limits(config), vault)
             .await
             .map_err(|e| e.to_string())?;
         let start = match first_start {
@@ -324,6 +326,26 @@ fn providers(
         providers = providers.with(&name, Arc::new(fleet));
     }
     Ok(providers)
+}
+
+/// The credentials, and so the keyring of the providers (`Arc<dyn provider::Keyring>` is `Arc::new(vault.clone())`).
+async fn open_vault(config: &Config, data: &DataDir, store: &Store) -> Vault {
+    let loaded = secrets::load(&config.secrets, &data.path, store.is_shared()).await;
+    if config.secrets.is_configured() {
+        for problem in &loaded.problems {
+            tracing::warn!("{problem}");
+        }
+    }
+    let vault = Vault::new(store.clone(), loaded.keys);
+    match vault.unopened().await {
+        Ok(keys) => {
+            for (key_id, credentials) in keys {
+                tracing::warn!(key_id, credentials, "credentials are sealed under a key that is not configured");
+            }
+        }
+        Err(e) => tracing::warn!(error = %e, "looking which keys credentials are sealed under"),
+    }
+    vault
 }
 
 fn load_tls(config: &Config, ambient: &Arc<dyn Ambient>) -> Result<Option<Arc<api::Tls>>, String> {

@@ -9,12 +9,21 @@ pub mod baremetal {
     }
 }
 
-/// Operators: the engine, tokens, events, audit, and why.
+/// Operators: the engine, tokens, credentials, events, audit, and why.
 pub mod millwright {
     pub mod v1 {
         tonic::include_proto!("millwright.v1");
+
+        impl std::fmt::Debug for SetCredentialRequest {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "SetCredentialRequest {{ name: {:?}, kind: {:?}, .. }}", self.name, self.kind)
+            }
+        }
     }
 }
+
+/// Fields that hold secrets, whatever the message: their values are never told, not even in an error.
+pub const SECRET_FIELDS: [&str; 5] = ["password", "private_key", "passphrase", "kubeconfig", "secret"];
 
 /// The descriptors of all files above, for reflection, JSON and the compatibility check.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

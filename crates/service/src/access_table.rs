@@ -69,6 +69,11 @@ pub const RULES: &[Rule] = &[
     rule("millwright.v1.TokenService/CreateToken", Admin, Changes, Fleet),
     rule("millwright.v1.TokenService/RevokeToken", Admin, Changes, Fleet),
     rule("millwright.v1.TokenService/GetMe", Viewer, Reads, Customers),
+    // whoever sets one decides where it is sent; whoever works with machines may know which there are
+    rule("millwright.v1.CredentialService/SetCredential", Admin, Changes, Fleet),
+    rule("millwright.v1.CredentialService/ListCredentials", Operator, Reads, Fleet),
+    rule("millwright.v1.CredentialService/DeleteCredential", Admin, Changes, Fleet),
+    rule("millwright.v1.CredentialService/RotateSecretKey", Admin, Changes, Fleet),
     rule("millwright.v1.EventService/WatchEvents", Viewer, Reads, Customers),
     rule("millwright.v1.AuditService/ListAudit", Operator, Reads, Fleet),
     rule("millwright.v1.ExplainService/Explain", Viewer, Reads, Customers),
@@ -112,7 +117,7 @@ pub const PATHS: &[(&str, Option<Role>)] = &[
 
 /// The rule of a call, by its path without the leading slash.
 pub fn rule_of(call: &str) -> Option<&'static Rule> {
-    // some fifty short comparisons; the first bytes mostly decide
+    // a few dozen short comparisons; the first bytes mostly decide
     RULES.iter().find(|r| r.call == call)
 }
 

@@ -4,6 +4,7 @@ use crate::standing::OpenStream;
 use crate::watch::check_range;
 use crate::{Call, Service};
 use domain::Error;
+use domain::credential::CredentialState;
 use domain::filter::{Field, Filter, Schema};
 use domain::lifecycle::State as _;
 use domain::token::{Role, TokenState};
@@ -35,6 +36,15 @@ fn matches(filter: &Filter, row: &LogRow) -> bool {
         "actor" => Some(row.actor.clone()),
         _ => None,
     })
+}
+
+/// Tokens and credentials are for those who may list them.
+fn least_role(kind: &str) -> Role {
+    match kind {
+        TokenState::ENTITY => Role::Admin,
+        CredentialState::ENTITY => Role::Operator,
+        _ => Role::Viewer,
+    }
 }
 
 struct Follow {
@@ -106,10 +116,8 @@ impl Follow {
     fn take(&mut self, events: Vec<LogEvent>) {
         let within = |e: &LogEvent| self.until.is_none_or(|until| e.row.sequence <= until);
         let by = &self.call.by;
-        // whose it was when it happened, whoever has the machine now; tokens are for those who may list them
-        let seen = |e: &LogEvent| {
-            by.sees_customer(&e.row.customer_id) && (e.row.entity_kind != TokenState::ENTITY || by.role >= Role::Admin)
-        };
+        // whose it was when it happened, whoever has the machine now
+        let seen = |e: &LogEvent| by.sees_customer(&e.row.customer_id) && by.role >= least_role(&e.row.entity_kind);
         let wanted = events.into_iter().filter(|e| within(e) && seen(e) && matches(&self.filter, &e.row));
         self.ready.extend(wanted.map(|e| e.row));
     }

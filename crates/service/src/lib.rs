@@ -8,21 +8,26 @@ mod audit;
 mod call;
 mod change;
 mod clusters;
+mod credentials;
 mod engine_admin;
 mod events;
 pub mod explain;
 mod hardware;
+mod kubeconfig;
 mod logs;
 mod lookup;
 mod machines;
 mod page;
 mod plans;
 mod runs;
+mod sealing;
+mod secret_keys;
 mod sight;
 mod standing;
 mod start_run;
 pub mod states;
 mod tokens;
+mod vault;
 mod watch;
 mod why;
 
@@ -40,14 +45,18 @@ pub use act::{Acted, HardwareChange};
 pub use call::Call;
 pub use change::check_key;
 pub use clusters::{Drained, Evict};
+pub use credentials::{CredentialView, KeyRotation, NewCredential};
 pub use engine_admin::Described;
 pub use hardware::{Discover, SetBoot};
 pub use machines::{MachineUpdate, NewMachine};
 pub use page::{Page, PageRequest};
 pub use runs::RunView;
+pub use sealing::SecretKey;
+pub use secret_keys::{Keep, SecretKeys};
 pub use standing::CallerLimits;
 pub use start_run::StartRun;
 pub use tokens::{CreatedToken, NewToken};
+pub use vault::Vault;
 // what the doors show of the engine, by its own types
 pub use store::LogRow;
 pub use store::audit::Entry as AuditEntry;
@@ -69,6 +78,7 @@ struct Inner {
     providers: Providers,
     feed: Arc<Feed>,
     access: Access,
+    vault: Vault,
     /// For the metrics.
     counted: sight::Counted,
     /// Whoever asks for something new is told to come back: the server is about to stop.
@@ -78,7 +88,21 @@ struct Inner {
 }
 
 impl Service {
+    /// Without a key for credentials: whatever needs one is refused.
     pub async fn new(store: Store, engine: Engine, providers: Providers, limits: CallerLimits) -> Result<Self, Error> {
+        let keys = SecretKeys::missing("this server has no key for credentials");
+        let vault = Vault::new(store.clone(), keys);
+        Self::with_vault(store, engine, providers, limits, vault).await
+    }
+
+    /// The providers have the same vault as their keyring.
+    pub async fn with_vault(
+        store: Store,
+        engine: Engine,
+        providers: Providers,
+        limits: CallerLimits,
+        vault: Vault,
+    ) -> Result<Self, Error> {
         let feed = Feed::new(store.clone()).await?;
         tokio::spawn(feed.clone().tail());
         let access = Access::new(store.clone(), limits);
@@ -88,6 +112,7 @@ impl Service {
             providers,
             feed,
             access,
+            vault,
             counted: sight::Counted::default(),
             refusing: CancellationToken::new(),
             closing: CancellationToken::new(),

@@ -1,19 +1,21 @@
 //! Machines: register, read, update, move by an operator's decision.
 
 use crate::change::Answer;
+use crate::credentials::check_named;
 use crate::{Call, Page, PageRequest, Service};
 use domain::condition::{self, Condition, ConditionType};
 use domain::filter::Filter;
 use domain::lifecycle::Guard;
 use domain::limits::{self, COMMENT_MAX};
 use domain::machine::{Labels, Machine, MachineSpec, Phase, REGISTERED, SET_PHASE, check_labels, check_text};
+use domain::pin::{FORGOTTEN, Pin};
 use domain::token::Role;
 use domain::{Error, MachineId, Reason};
 use provider::{Membership, Target};
 use std::sync::Arc;
 use std::time::Duration;
 use store::machine::{self, PhaseChange};
-use store::{Cause, Moved, Tx, TxResult};
+use store::{Cause, Moved, Tx, TxResult, pin};
 
 /// A registration. Without an id one is generated.
 #[derive(Clone, Debug, Default)]
@@ -93,6 +95,17 @@ fn may_update(call: &Call, there: &Machine, spec: &MachineSpec, labels: &Labels)
     Ok(())
 }
 
+/// Changes a machine, if the caller may. What was learned at an endpoint that is its no longer is forgotten with it.
+fn rewrite(tx: &mut Tx<'_>, by: &Call, there: &Machine, spec: &MachineSpec, labels: &Labels) -> TxResult<Machine> {
+    may_update(by, there, spec, labels)?;
+    check_named(tx, &there.spec.credentials_ref, &spec.credentials_ref)?;
+    let cause = Cause::operator(&by.by.name, FORGOTTEN, "its endpoint was changed");
+    for moved in Pin::ALL.into_iter().filter(|pin| pin.moved(&there.spec, spec)) {
+        pin::forget(tx, there, moved, &cause)?;
+    }
+    machine::update_spec(tx, there, spec, labels)
+}
+
 /// Narrows a filter to what the caller may see.
 pub(crate) fn within_scope(call: &Call, filter: Filter) -> Filter {
     if !call.by.is_scoped() {
@@ -122,14 +135,14 @@ impl Service {
         self.change(call, &key, move |tx| match machine::get_for_update(tx, &id)? {
             Some(there) => {
                 check_version(&there, version)?;
-                may_update(&by, &there, &spec, &labels)?;
-                machine::update_spec(tx, &there, &spec, &labels)
+                rewrite(tx, &by, &there, &spec, &labels)
             }
             None if version != 0 => Err(not_found(id.as_str()).into()),
             None => {
                 if !spec.credentials_ref.is_empty() {
                     // they would be sent to whatever the endpoint names
                     by.needs(Role::Admin, "registering a machine with spec.credentials_ref")?;
+                    check_named(tx, "", &spec.credentials_ref)?;
                 }
                 machine::insert(tx, &id, &spec, &labels, &Cause::operator(&by.by.name, REGISTERED, ""))
             }
@@ -168,8 +181,7 @@ impl Service {
             apply(&mask, &update, &mut spec, &mut labels)?;
             let spec = spec.normalized()?;
             check_labels(&labels)?;
-            may_update(&by, &there, &spec, &labels)?;
-            machine::update_spec(tx, &there, &spec, &labels)
+            rewrite(tx, &by, &there, &spec, &labels)
         })
         .await
     }

@@ -1,6 +1,6 @@
 //! Keyset paging: a token says after which key to go on, and for which question it was given.
 
-use crate::RunView;
+use crate::{CredentialView, RunView};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::condition::ConditionType;
@@ -72,6 +72,12 @@ impl Weigh for Execution {
 impl Weigh for Token {
     fn bytes(&self) -> usize {
         FIXED_BYTES + self.customer_id.len()
+    }
+}
+
+impl Weigh for CredentialView {
+    fn bytes(&self) -> usize {
+        FIXED_BYTES
     }
 }
 

@@ -16,6 +16,8 @@ pub struct Inspection {
     /// The schema it has; none when it has no tables of ours.
     pub schema: Option<i64>,
     pub integrity: Integrity,
+    /// The keys that credentials are sealed under, and how many under each.
+    pub keys: Vec<(String, i64)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +28,9 @@ pub enum Integrity {
     Unknown(&'static str),
 }
 
+const KEYS: &str = "SELECT key_id, COUNT(*) FROM credentials WHERE state = 'present' GROUP BY key_id ORDER BY key_id";
+/// The first schema that has credentials.
+const KEYS_SINCE: i64 = 3;
 const SCHEMA: &str = "SELECT max(version) FROM schema_migrations";
 /// Virtual machine steps between two looks at the clock.
 const STEPS: i32 = 10_000;
@@ -42,6 +47,10 @@ pub fn sqlite(path: &Path, within: Duration) -> Result<Inspection, String> {
         Err(e) if e.to_string().contains("no such table") => None,
         Err(e) => return Err(failed(e)),
     };
+    let keys = match schema {
+        Some(have) if have >= KEYS_SINCE => sqlite_keys(&connection).map_err(failed)?,
+        Some(_) | None => Vec::new(),
+    };
     let until = Instant::now() + within;
     connection.progress_handler(STEPS, Some(move || Instant::now() >= until)).map_err(failed)?;
     let integrity = match connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0)) {
@@ -52,7 +61,13 @@ pub fn sqlite(path: &Path, within: Duration) -> Result<Inspection, String> {
         }
         Err(e) => Integrity::Damaged(e.to_string()),
     };
-    Ok(Inspection { database: format!("SQLite {}", rusqlite::version()), schema, integrity })
+    Ok(Inspection { database: format!("SQLite {}", rusqlite::version()), schema, integrity, keys })
+}
+
+fn sqlite_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, i64)>> {
+    let mut statement = connection.prepare(KEYS)?;
+    let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    rows.collect()
 }
 
 /// Opens it so that nothing is made beside it. A log with its index is read as they are; without the index,
@@ -90,10 +105,15 @@ pub async fn postgres(config: &tokio_postgres::Config, within: Duration) -> Resu
             true => client.query_one(SCHEMA, &[]).await.map_err(|e| describe(&e))?.get(0),
             false => None,
         };
+        let keys = match schema {
+            Some(have) if have >= KEYS_SINCE => client.query(KEYS, &[]).await.map_err(|e| describe(&e))?,
+            Some(_) | None => Vec::new(),
+        };
+        let keys = keys.iter().map(|row| (row.get(0), row.get(1))).collect();
         drop(client);
         drop(driver.await);
         let database = format!("PostgreSQL {}", version.get::<_, String>(0));
-        Ok(Inspection { database, schema, integrity: Integrity::Unknown("its pages are its own business") })
+        Ok(Inspection { database, schema, integrity: Integrity::Unknown("its pages are its own business"), keys })
     };
     tokio::time::timeout(within, looking).await.unwrap_or_else(|_| Err(format!("no answer within {within:?}")))
 }

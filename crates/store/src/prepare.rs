@@ -6,8 +6,8 @@ use crate::error::DbError;
 use crate::servers::Newest;
 use crate::store::{Options, connect};
 use crate::{
-    audit, census, execution, idempotency, log, machine, newest, observation, plan, postgres, run, schema, session,
-    step_log, sweep, switch, token,
+    audit, census, credential, execution, idempotency, log, machine, newest, observation, pin, plan, postgres, run,
+    schema, session, step_log, sweep, switch, token,
 };
 use domain::Timestamp;
 
@@ -16,12 +16,14 @@ type Named<T> = &'static [(&'static str, T)];
 const STATEMENTS: Named<Named<&'static str>> = &[
     ("audit", audit::STATEMENTS),
     ("census", census::STATEMENTS),
+    ("credential", credential::STATEMENTS),
     ("execution", execution::STATEMENTS),
     ("idempotency", idempotency::STATEMENTS),
     ("log", log::STATEMENTS),
     ("machine", machine::STATEMENTS),
     ("newest", newest::STATEMENTS),
     ("observation", observation::STATEMENTS),
+    ("pin", pin::STATEMENTS),
     ("plan", plan::STATEMENTS),
     ("run", run::STATEMENTS),
     ("schema", &[("VERSION", schema::VERSION)]),
@@ -33,8 +35,10 @@ const STATEMENTS: Named<Named<&'static str>> = &[
 ];
 
 const PAIRS: Named<Named<Pair>> = &[
+    ("credential", credential::PAIRS),
     ("execution", execution::PAIRS),
     ("machine", machine::PAIRS),
+    ("pin", pin::PAIRS),
     ("session", session::PAIRS),
     ("token", token::PAIRS),
 ];

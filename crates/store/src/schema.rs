@@ -108,6 +108,19 @@ const MIGRATIONS: &[&[&str]] = &[&[
     "CREATE TABLE sweeps(
         lane {key} PRIMARY KEY, round BIGINT NOT NULL, beats BIGINT NOT NULL, sweeper TEXT NOT NULL, started_at BIGINT NOT NULL,
         finished_at BIGINT, swept_at BIGINT, stale_after_ms BIGINT NOT NULL)",
+], &[
+    // what they hold is sealed before it comes here, and wiped when they are deleted
+    "CREATE TABLE credentials(
+        name {key} PRIMARY KEY, state {key} NOT NULL, kind {key} NOT NULL, sealed {bytes} NOT NULL, key_id {key} NOT NULL,
+        version BIGINT NOT NULL, created_at BIGINT NOT NULL, created_by TEXT NOT NULL, updated_at BIGINT NOT NULL,
+        updated_by TEXT NOT NULL)",
+    "CREATE INDEX credentials_by_key ON credentials(key_id, name)",
+    // to see how many machines name one
+    "CREATE INDEX machines_by_credentials ON machines(credentials_ref) WHERE credentials_ref <> ''",
+    // by endpoint, too: a look at where a machine was must not touch what is known of where it is
+    "CREATE TABLE pins(
+        machine_id {key} NOT NULL REFERENCES machines(machine_id), pin {key} NOT NULL, endpoint {key} NOT NULL, state TEXT NOT NULL,
+        value TEXT NOT NULL, version BIGINT NOT NULL, pinned_at BIGINT NOT NULL, PRIMARY KEY (machine_id, pin, endpoint))",
 ]];
 
 /// `{key}`: text compared byte by byte, so that keyset paging has one order on both databases.

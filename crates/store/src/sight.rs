@@ -58,6 +58,8 @@ pub fn tell_zeros() {
     edges::<domain::step::StepState>();
     edges::<domain::token::TokenState>();
     edges::<domain::condition::ConditionStatus>();
+    edges::<domain::credential::CredentialState>();
+    edges::<domain::pin::PinState>();
     for reason in ["conflict", "full", "away", "unknown", "defect"] {
         metrics::counter!(metric::COMMIT_FAILURES.name, "reason" => reason).increment(0);
     }

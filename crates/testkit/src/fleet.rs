@@ -8,7 +8,7 @@ use crate::scratch::Watched;
 use engine::{Engine, EngineOptions, JournalObserver};
 use provider::Providers;
 use reconcile::{Reconciler, ReconcilerOptions};
-use service::{Call, CallerLimits, NewMachine, Service, StartRun};
+use service::{Call, CallerLimits, NewMachine, SecretKey, SecretKeys, Service, StartRun, Vault};
 use sim::SimFleet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -91,10 +91,17 @@ impl Fleet {
     }
 
     pub async fn service(&self, engine: &Engine) -> Service {
-        Service::new(self.store.clone(), engine.clone(), self.providers(), CallerLimits::default())
+        let (store, limits) = (self.store.clone(), CallerLimits::default());
+        Service::with_vault(store.clone(), engine.clone(), self.providers(), limits, vault(&store))
             .await
             .expect("the service starts")
     }
+}
+
+/// Sealed with the key that all servers of the tests share.
+pub fn vault(store: &Store) -> Vault {
+    let key = SecretKey::parse(&"5a".repeat(32)).expect("a key");
+    Vault::new(store.clone(), SecretKeys::given(key))
 }
 
 /// Short periods, so that a takeover does not take long on a real clock either.

@@ -61,11 +61,6 @@ impl Keyring for MemoryKeyring {
         Ok(())
     }
 
-    async fn remove(&self, name: &str) -> ProviderResult<()> {
-        lock(&self.credentials).remove(name);
-        Ok(())
-    }
-
     async fn pinned(&self, machine: &MachineId, pin: Pin, endpoint: &str) -> ProviderResult<Option<String>> {
         let pins = lock(&self.pins);
         let kept = pins.get(&(machine.to_string(), pin.as_str()));

@@ -2,8 +2,10 @@
 //! and event.
 
 use domain::condition::ConditionStatus;
+use domain::credential::CredentialState;
 use domain::lifecycle::{Edge, Owner, State, Verdict, judge, triggers};
 use domain::machine::Phase;
+use domain::pin::PinState;
 use domain::run::RunPhase;
 use domain::stage::{FailureClass, StageDecl, Unwind};
 use domain::step::StepState;
@@ -40,6 +42,18 @@ pub fn document() -> String {
         &mut page,
         "Token",
         "Expiry is not a state: it is read off the clock. A revoked token never opens a door again.",
+    );
+    section::<CredentialState>(
+        &mut page,
+        "Credential",
+        "What a credential holds is wiped when it is deleted; its row and its history stay. Sealing it again under another \
+         key moves nothing.",
+    );
+    section::<PinState>(
+        &mut page,
+        "Pin",
+        "One for each certificate or host key of a machine at an endpoint. A change of the endpoint forgets what was \
+         learned at the old one, in the same transaction.",
     );
     section::<ConditionStatus>(
         &mut page,
@@ -120,6 +134,8 @@ pub fn verdicts() -> String {
     product::<RunPhase>(&mut lines);
     product::<StepState>(&mut lines);
     product::<TokenState>(&mut lines);
+    product::<CredentialState>(&mut lines);
+    product::<PinState>(&mut lines);
     product::<ConditionStatus>(&mut lines);
     lines
 }

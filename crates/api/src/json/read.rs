@@ -38,8 +38,26 @@ impl At<'_> {
     }
 
     fn expected(&self, what: impl fmt::Display, found: &Json) -> Error {
+        if self.is_secret() {
+            return self.wrong(format!("expected {what}, found something else"));
+        }
         self.wrong(format!("expected {what}, found {}", Found(found)))
     }
+
+    /// Whether what stands here must not be sent back, nor into the audit.
+    fn is_secret(&self) -> bool {
+        match self {
+            At::Root => false,
+            At::Field(outer, name) => is_secret(name) || outer.is_secret(),
+            At::Item(outer, _) => outer.is_secret(),
+        }
+    }
+}
+
+/// Also as somebody misspelt it: `privateKey`, `Password`.
+fn is_secret(name: &str) -> bool {
+    let plain = |name: &str| name.replace(['_', '-'], "").to_ascii_lowercase();
+    proto::SECRET_FIELDS.iter().any(|secret| plain(secret) == plain(name))
 }
 
 /// What was sent instead, short enough to be sent back.

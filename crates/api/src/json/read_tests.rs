@@ -120,3 +120,14 @@ fn times_and_masks_have_forms_of_their_own() {
     let read: pb::UpdateMachineRequest = read.expect("reads").transcode_to().expect("a request");
     assert_eq!(read.update_mask.expect("a mask").paths, ["spec.rack", "labels.Env_X"]);
 }
+
+#[test]
+fn a_secret_that_does_not_fit_is_not_told() {
+    for field in ["password", "private_key", "privateKey", "passphrase", "kubeconfig"] {
+        for value in [json!(4711), json!(true), json!(["hunter2"])] {
+            let problem = wrong("millwright.v1.SetCredentialRequest", json!({ field: value }));
+            assert!(problem.contains("found something else") && !problem.contains("4711"), "{problem}");
+        }
+    }
+    assert!(wrong("millwright.v1.SetCredentialRequest", json!({"username": 4711})).contains("found 4711"));
+}

@@ -10,6 +10,7 @@ use proto::baremetal::v1::plan_service_client::PlanServiceClient;
 use proto::baremetal::v1::run_service_client::RunServiceClient;
 use proto::millwright::v1::audit_service_client::AuditServiceClient;
 use proto::millwright::v1::cluster_service_client::ClusterServiceClient;
+use proto::millwright::v1::credential_service_client::CredentialServiceClient;
 use proto::millwright::v1::engine_service_client::EngineServiceClient;
 use proto::millwright::v1::event_service_client::EventServiceClient;
 use proto::millwright::v1::explain_service_client::ExplainServiceClient;
@@ -63,6 +64,7 @@ pub struct Clients {
     pub runs: RunServiceClient<Door>,
     pub engine: EngineServiceClient<Door>,
     pub tokens: TokenServiceClient<Door>,
+    pub credentials: CredentialServiceClient<Door>,
     pub events: EventServiceClient<Door>,
     pub audit: AuditServiceClient<Door>,
     pub explain: ExplainServiceClient<Door>,
@@ -112,6 +114,7 @@ pub(super) async fn open(server: &str, token: &str, ca_file: Option<&Path>) -> R
         runs: RunServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         engine: EngineServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         tokens: TokenServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        credentials: CredentialServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         events: EventServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         audit: AuditServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         hardware: HardwareServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),

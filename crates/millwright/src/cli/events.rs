@@ -61,7 +61,11 @@ pub async fn follow(
 
 /// A filter for one thing, and what else was asked for.
 pub fn both(own: &str, asked: &str) -> String {
-    if asked.trim().is_empty() { own.to_owned() } else { format!("{own} AND ({asked})") }
+    match (own, asked.trim()) {
+        (own, "") => own.to_owned(),
+        ("", _) => asked.to_owned(),
+        (own, _) => format!("{own} AND ({asked})"),
+    }
 }
 
 /// One event on one line, cut where the terminal ends.

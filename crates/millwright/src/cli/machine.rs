@@ -145,8 +145,8 @@ pub struct Facts {
     /// Where it is reached by SSH
     #[arg(long, value_name = "HOST:PORT")]
     ssh: Option<String>,
-    /// Where its credentials are kept; never the credentials themselves
-    #[arg(long, visible_alias = "credentials", value_name = "REF")]
+    /// The names of the credentials it is reached with, with commas between; see `millwright credential`
+    #[arg(long, visible_alias = "credentials", value_name = "NAMES")]
     credentials_ref: Option<String>,
 }
 

@@ -4,10 +4,12 @@
 //! Everything is said through the same API that every other client uses; nothing here reads the store.
 
 mod audit;
+mod cluster;
 mod cluster_nodes;
 mod connect;
 mod context;
 mod contexts;
+mod credential;
 mod discover;
 mod dry_run;
 mod engine;
@@ -31,6 +33,7 @@ mod reference;
 mod run;
 mod run_look;
 mod run_watch;
+mod secret_input;
 mod sheet;
 mod target;
 mod text;
@@ -69,12 +72,15 @@ pub enum Command {
     /// Runs: start, watch, cancel, read their logs, wait for their end
     #[command(subcommand, visible_alias = "runs")]
     Run(run::RunCommand),
-    /// Clusters and the machines that are their nodes: check, cordon, drain, delete a node
-    #[command(subcommand, visible_alias = "clusters")]
-    Cluster(cluster_nodes::NodeCommand),
     /// Tokens: who may call, in which role, for which customer
     #[command(subcommand, visible_alias = "tokens")]
     Token(token::TokenCommand),
+    /// Credentials: what machines are reached with; set, list, delete, seal under another key
+    #[command(subcommand, visible_alias = "credentials")]
+    Credential(credential::CredentialCommand),
+    /// Clusters that machines join, and the machines that are their nodes: add, check, drain, remove
+    #[command(subcommand, visible_alias = "clusters")]
+    Cluster(cluster::ClusterCommand),
     /// Who you are to the server, in which role
     Me(token::MeArgs),
     /// Why something is as it is, what it waits for, and what can be done about it
@@ -164,8 +170,9 @@ async fn dispatch(command: Command, options: &ClientOptions) -> Result<(), CliEr
         Command::Machine(command) => machine::execute(command, options).await,
         Command::Plan(command) => plan::execute(command, options).await,
         Command::Run(command) => run::execute(command, options).await,
-        Command::Cluster(command) => cluster_nodes::execute(command, options).await,
         Command::Token(command) => token::execute(command, options).await,
+        Command::Credential(command) => credential::execute(command, options).await,
+        Command::Cluster(command) => cluster::execute(command, options).await,
         Command::Me(_) => token::me(options).await,
         Command::Why(args) => why::execute(args, options).await,
         Command::Events(args) => events::execute(args, options).await,
@@ -232,6 +239,9 @@ mod tests {
             &["millwright", "token", "create", "ci", "--role", "king"],
             &["millwright", "token", "create", "ci", "--role", "viewer", "--ttl", "soon"],
             &["millwright", "audit", "--limit", "5", "--all"],
+            &["millwright", "credential", "set", "x", "--kind", "telnet"],
+            &["millwright", "credential", "set", "x", "--kind", "bmc", "--password", "hunter2"],
+            &["millwright", "cluster", "add", "x"],
         ] {
             let error = Top::try_parse_from(bad).map(|_| ()).expect_err("must be refused");
             assert_eq!(error.exit_code(), 2, "{bad:?}");

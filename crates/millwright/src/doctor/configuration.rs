@@ -59,7 +59,8 @@ pub fn check(report: &mut Report, file: Option<&Path>, data: Option<PathBuf>) ->
 /// Names of keys whose values are nobody's business.
 fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    (name.contains("password") || name.contains("token") || name.contains("secret")) && !name.ends_with("file")
+    let points_elsewhere = ["file", "files", "command"].iter().any(|ending| name.ends_with(ending));
+    (name.contains("password") || name.contains("token") || name.contains("secret")) && !points_elsewhere
 }
 
 fn secrets(report: &mut Report, table: &toml::Table, environment: &[(String, String)]) {

@@ -14,25 +14,29 @@ const AREA: &str = "database";
 const CHECK_WITHIN: Duration = Duration::from_secs(10);
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-pub async fn check(report: &mut Report, config: &Config, held: bool) {
+/// The keys that credentials are sealed under, and how many under each.
+pub async fn check(report: &mut Report, config: &Config, held: bool) -> Vec<(String, i64)> {
     if !config.database.url.is_empty() {
         return shared(report, config).await;
     }
     let path = database_in(&config.server.data);
     let name = path.display();
     if !path.exists() {
-        return report.skipped(AREA, format!("{name} is not there yet: the first start makes it"));
+        report.skipped(AREA, format!("{name} is not there yet: the first start makes it"));
+        return Vec::new();
     }
-    match inspect::sqlite(&path, CHECK_WITHIN) {
-        Ok(found) => told(report, &name.to_string(), &found, held),
-        Err(e) => report.failed(AREA, e, "restore a backup: millwright restore FILE"),
+    let found = inspect::sqlite(&path, CHECK_WITHIN);
+    match &found {
+        Ok(found) => told(report, &name.to_string(), found, held),
+        Err(e) => report.failed(AREA, e.clone(), "restore a backup: millwright restore FILE"),
     }
     check_age(report, &path);
+    found.map(|found| found.keys).unwrap_or_default()
 }
 
 /// What was found, and what a start would make of it.
 fn told(report: &mut Report, name: &str, found: &Inspection, held: bool) {
-    let Inspection { database, schema, integrity } = found;
+    let Inspection { database, schema, integrity, .. } = found;
     match schema {
         None => report.skipped(AREA, format!("{name}: {database}, empty: the first start fills it")),
         Some(have) if *have > SCHEMA_VERSION => {
@@ -64,23 +68,25 @@ fn told(report: &mut Report, name: &str, found: &Inspection, held: bool) {
     }
 }
 
-async fn shared(report: &mut Report, config: &Config) {
+async fn shared(report: &mut Report, config: &Config) -> Vec<(String, i64)> {
     let database = &config.database;
     let mut parsed: tokio_postgres::Config = match database.url.parse() {
         Ok(parsed) => parsed,
         Err(e) => {
-            return report.failed(AREA, format!("database.url: {e}"), "write it like postgres://USER@HOST:PORT/NAME");
+            report.failed(AREA, format!("database.url: {e}"), "write it like postgres://USER@HOST:PORT/NAME");
+            return Vec::new();
         }
     };
     if let Some(password) = parsed.get_password() {
         report.secret(&String::from_utf8_lossy(password));
         let next = "take it out; use database.password_file or MILLWRIGHT_DATABASE__PASSWORD";
-        return report.failed(AREA, "database.url holds the password, where everybody sees it", next);
+        report.failed(AREA, "database.url holds the password, where everybody sees it", next);
+        return Vec::new();
     }
     match (&database.password_file, &database.password) {
         (Some(file), _) => match password_file(report, file) {
             Some(password) => drop(parsed.password(password)),
-            None => return,
+            None => return Vec::new(),
         },
         (None, Some(password)) => drop(parsed.password(password.reveal())),
         (None, None) => {}
@@ -89,8 +95,14 @@ async fn shared(report: &mut Report, config: &Config) {
     // without user or password in it, as the URL is by now
     let name = &database.url;
     match inspect::postgres(&parsed, CONNECT_WITHIN).await {
-        Ok(found) => told(report, name, &found, false),
-        Err(e) => report.failed(AREA, format!("{name}: {e}"), "is it running, and does it let this user in?"),
+        Ok(found) => {
+            told(report, name, &found, false);
+            found.keys
+        }
+        Err(e) => {
+            report.failed(AREA, format!("{name}: {e}"), "is it running, and does it let this user in?");
+            Vec::new()
+        }
     }
 }
 
@@ -123,7 +135,7 @@ mod tests {
 
     fn lines(schema: Option<i64>, integrity: Integrity, held: bool) -> Vec<String> {
         let mut report = Report::new();
-        let found = Inspection { database: "SQLite 3".to_owned(), schema, integrity };
+        let found = Inspection { database: "SQLite 3".to_owned(), schema, integrity, keys: Vec::new() };
         told(&mut report, "x.db", &found, held);
         report.lines(false)
     }

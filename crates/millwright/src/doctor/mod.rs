@@ -9,6 +9,7 @@ mod data;
 mod database;
 mod plans;
 mod report;
+mod secrets;
 mod tls;
 
 use self::report::Report;
@@ -43,7 +44,8 @@ pub async fn run(options: DoctorOptions, client: &ClientOptions) -> ExitCode {
         && let Some(found) = configuration::check(&mut report, options.config.as_deref(), options.data)
     {
         let held = data::check(&mut report, &found.config);
-        database::check(&mut report, &found.config, held).await;
+        let sealed = database::check(&mut report, &found.config, held).await;
+        secrets::check(&mut report, &found.config, &sealed).await;
         tls::check(&mut report, &found.tls);
         plans::check(&mut report, &found.config);
         data::check_address(&mut report, &found, held);

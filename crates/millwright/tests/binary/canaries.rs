@@ -164,6 +164,11 @@ fn by_command(stage: &Stage, server: &Server, tokens: &[String]) {
         &["why", "sim-0001"],
         &["token", "list", "-o", "json"],
         &["token", "show", "tok_none"],
+        &["credential", "list", "-o", "wide"],
+        &["credential", "show", "rack-1", "-o", "json"],
+        &["credential", "delete", "none"],
+        &["credential", "rotate-key"],
+        &["cluster", "list", "-o", "yaml"],
         &["audit", "--limit", "50"],
         &["events", "--after", "0", "--limit", "5"],
         &["engine", "list"],
@@ -186,6 +191,109 @@ fn by_command(stage: &Stage, server: &Server, tokens: &[String]) {
     let token_file = server.token_file.display().to_string();
     stage.home.run(&["context", "set", "here", "--server", &server.url, "--token-file", &token_file]).with(0);
     stage.home.run(&["context", "show", "here", "-o", "json"]).with(0);
+}
+
+/// A kubeconfig as people have it, with this token in it.
+fn kubeconfig(token: &str) -> String {
+    format!(
+        "clusters: [{{name: c, cluster: {{server: 'https://c:6443'}}}}]\nusers: [{{name: u, user: {{token: {token}}}}}]\n"
+    )
+}
+
+fn private_key(inside: &str) -> String {
+    format!("-----BEGIN OPENSSH PRIVATE KEY-----\n{inside}\n-----END OPENSSH PRIVATE KEY-----\n")
+}
+
+/// Credentials of every kind, given in every way, rightly and wrongly, and used for all that they are for.
+fn credentials(stage: &Stage, server: &Server, admin: &str) {
+    let file = |name: &str, text: &str| stage.home.file(&format!("{name}.key"), text).display().to_string();
+    let password = file("bmc-password", &plant("bmc"));
+    let key = file("ssh-private", &private_key(&plant("ssh")));
+    let passphrase = file("ssh-passphrase", &plant("passphrase"));
+    let cluster = file("cluster", &kubeconfig(&plant("cluster")));
+    let set = ["credential", "set"];
+    let bmc = [&set[..], &["rack-1", "--kind", "bmc", "--username", "admin", "--password-file", &password]].concat();
+    let ssh = ["fleet", "--kind", "ssh", "--username", "root", "--private-key", &key, "--passphrase-file", &passphrase];
+    let ssh = [&set[..], &ssh].concat();
+    let add = ["cluster", "add", "prod", "--kubeconfig", &cluster];
+    for words in [&bmc[..], &ssh, &add] {
+        for format in ["table", "json", "yaml"] {
+            server.ok(&[words, &["--dry-run", "-o", format]].concat());
+        }
+        server.ok(words);
+        server.ok(&[words, &["-o", "json"]].concat());
+    }
+    // a file in the place of another, and a name of another kind
+    for words in [
+        &["odd", "--kind", "ssh", "--username", "root", "--private-key", &password][..],
+        &["odd", "--kind", "kubeconfig", "--kubeconfig", &key],
+        &["odd", "--kind", "ca", "--certificates", &key],
+        &["fleet", "--kind", "bmc", "--username", "admin", "--password-file", &password],
+        &["odd", "--kind", "bmc", "--username", "admin", "--password-file", &cluster],
+    ] {
+        server.run(&[&set[..], words].concat());
+    }
+    let secret = plant("rest");
+    let bearer = format!("Bearer {admin}");
+    let right = json!({"kind": "bmc", "username": "admin", "password": secret}).to_string();
+    for (key, body) in [
+        ("one", right.clone()),
+        ("one", right),
+        ("one", json!({"kind": "bmc", "username": "admin", "password": plant("another")}).to_string()),
+        ("two", json!({"kind": "bmc", "username": "admin", "password": [secret]}).to_string()),
+        ("two", json!({"kind": "ssh", "username": "root", "privateKey": {"key": secret}}).to_string()),
+        ("two", json!({"kind": "ssh", "username": "root", "private_key": secret, "passphrase": secret}).to_string()),
+        ("two", json!({"kind": "kubeconfig", "kubeconfig": format!("clusters: [{secret}")}).to_string()),
+        (
+            "two",
+            json!({"kind": "kubeconfig", "kubeconfig": kubeconfig(&secret).replace("token", "tokenFile")}).to_string(),
+        ),
+        ("two", format!("{{\"kind\": \"bmc\", \"password\": \"{secret}")),
+        ("two", json!({"kind": "bmc", "pasword": secret}).to_string()),
+    ] {
+        let headers =
+            [("authorization", bearer.as_str()), ("content-type", "application/json"), ("x-idempotency-key", key)];
+        stage.ask(server, "PUT /api/v1/credentials/by-rest", &headers, body.as_bytes());
+    }
+    server.ok(&[
+        "machine",
+        "register",
+        "m-7",
+        "--provider",
+        "sim",
+        "--credentials-ref",
+        "rack-1,fleet",
+        "--cluster",
+        "prod",
+    ]);
+    server.run(&["credential", "delete", "rack-1"]).with(4).saying("machine");
+    server.ok(&["credential", "rotate-key"]);
+    let listed = server.json(&["credential", "list"]);
+    assert_eq!(listed["credentials"].as_array().map(Vec::len), Some(4), "{listed}");
+    server.ok(&["credential", "delete", "by-rest"]);
+    server.run(&["events", "--after", "0", "--limit", "200"]);
+}
+
+/// Keys that are none, from each place that a key comes from. The server starts, and refuses only what needs one.
+fn spoilt_keys(stage: &Stage) {
+    let secret = plant("kek");
+    let file = stage.home.file("spoilt.key", &secret).display().to_string();
+    let password = stage.home.file("password.key", &plant("bmc")).display().to_string();
+    for config in [
+        format!("[secrets]\nkey_file = '{file}'"),
+        format!("[secrets]\nkey = '{secret}'"),
+        format!("[secrets]\nkey_command = ['cat', '{file}']"),
+        format!("[secrets]\nkey_command = ['sh', '-c', 'cat {file}; cat {file} >&2; exit 3']"),
+        format!("[secrets]\nprevious_key_files = ['{file}']\nkey_file = '{file}'"),
+    ] {
+        let server = stage.home.launch("spoilt").config(&config).start();
+        let words = ["credential", "set", "x", "--kind", "bmc", "--username", "u", "--password-file", &password];
+        server.run(&words).with(4).saying("key");
+        server.ok(&["credential", "list"]);
+        server.terminate().with(0);
+        let config = stage.home.path("spoilt.toml").display().to_string();
+        stage.home.run(&["doctor", "--config", &config]).with(1);
+    }
 }
 
 /// Starts that must fail, each with a secret in a place where a person would put it by mistake.
@@ -257,6 +365,7 @@ fn live(stage: &Stage, launch: &Launch) -> PathBuf {
         .env("OTEL_EXPORTER_OTLP_HEADERS", &format!("authorization=Bearer {}", plant("collector")));
     let server = launch.start();
     let tokens = tokens(stage, &server);
+    credentials(stage, &server, &tokens[0]);
     by_command(stage, &server, &tokens);
     through_the_doors(stage, &server, &tokens);
     let mode = std::fs::metadata(&server.token_file).expect("there").permissions().mode();
@@ -305,7 +414,10 @@ fn no_secret_is_in_anything_that_a_server_on_a_shared_database_wrote() {
     let password = stage.home.file("database.key", &plant("database"));
     let settings =
         format!("[database]\nurl = '{}'\npassword_file = '{}'\n", testkit::postgres::url(&config), password.display());
-    live(&stage, &stage.home.launch("data").config(&settings));
+    // by the environment; the file is there for the search to know it
+    let key = service::SecretKey::generate().expect("randomness").1;
+    stage.home.file("environment.key", key.reveal());
+    live(&stage, &stage.home.launch("data").config(&settings).env("MILLWRIGHT_SECRETS__KEY", key.reveal()));
     dump(&stage, &config);
     searched(&stage);
 }
@@ -316,6 +428,7 @@ fn no_secret_is_in_what_is_said_about_a_mistake() {
     let pair = Authority::default().pair();
     pair.write(&stage.home.path(""));
     mistakes(&stage, &pair.key);
+    spoilt_keys(&stage);
     let config = format!(
         "[tls]\ncert = '{}'\nkey = '{}'",
         stage.home.path("tls.crt").display(),

@@ -8,6 +8,7 @@ mod backup;
 mod canaries;
 mod configuration;
 mod contexts;
+mod credential_commands;
 mod database_faults;
 mod demo;
 mod doctor;

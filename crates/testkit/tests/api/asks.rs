@@ -307,6 +307,30 @@ impl<'a> Asks<'a> {
         })
     }
 
+    async fn of_credentials(&self, method: &str) -> Option<Ask> {
+        let new = |password: &str| mw::SetCredentialRequest {
+            name: self.fresh("credential"),
+            kind: "bmc".into(),
+            username: "admin".into(),
+            password: password.into(),
+            ..Default::default()
+        };
+        let delete = async || {
+            let set = new("one");
+            let name = set.name.clone();
+            let root = crate::callers::root(self.api).await;
+            root.credentials().set_credential(set).await.expect("is set");
+            mw::DeleteCredentialRequest { name, force: false }
+        };
+        Some(match method {
+            "SetCredential" => ask(&new("one"), &new("two")),
+            "ListCredentials" => only(&mw::ListCredentialsRequest::default()),
+            "DeleteCredential" => ask(&delete().await, &delete().await),
+            "RotateSecretKey" => only(&mw::RotateSecretKeyRequest {}),
+            _ => return None,
+        })
+    }
+
     async fn of_others(&self, service: &str, method: &str, customer: &'static str) -> Option<Ask> {
         let settled = self.settled[customer].0.clone();
         Some(match (service, method) {
@@ -321,6 +345,7 @@ impl<'a> Asks<'a> {
                 &mw::RevokeTokenRequest { token_id: self.token().await },
             ),
             ("millwright.v1.TokenService", "GetMe") => only(&mw::GetMeRequest {}),
+            ("millwright.v1.CredentialService", _) => return self.of_credentials(method).await,
             ("millwright.v1.EventService", "WatchEvents") => {
                 only(&mw::WatchEventsRequest { filter: format!("id={settled}"), after: Some(0), no_follow: true })
             }

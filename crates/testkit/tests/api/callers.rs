@@ -9,6 +9,7 @@ use proto::baremetal::v1::run_service_client::RunServiceClient;
 use proto::millwright::v1 as mw;
 use proto::millwright::v1::audit_service_client::AuditServiceClient;
 use proto::millwright::v1::cluster_service_client::ClusterServiceClient;
+use proto::millwright::v1::credential_service_client::CredentialServiceClient;
 use proto::millwright::v1::engine_service_client::EngineServiceClient;
 use proto::millwright::v1::event_service_client::EventServiceClient;
 use proto::millwright::v1::explain_service_client::ExplainServiceClient;
@@ -41,6 +42,7 @@ clients! {
     runs: RunServiceClient,
     engines: EngineServiceClient,
     tokens: TokenServiceClient,
+    credentials: CredentialServiceClient,
     events: EventServiceClient,
     audit: AuditServiceClient,
     explain: ExplainServiceClient,

@@ -249,6 +249,7 @@ impl Api {
 
 /// A server made of parts that [`TestServer`] does not offer. Serves until dropped.
 pub struct ByHand {
+    pub store: store::Store,
     pub url: String,
     pub token: String,
     _stop: tokio_util::sync::DropGuard,
@@ -256,13 +257,14 @@ pub struct ByHand {
 
 impl ByHand {
     pub async fn serve(service: service::Service) -> Self {
+        let store = service.store().clone();
         let token = service::new_secret().expect("randomness");
         service.access().add_admin(&token, "tester").await.expect("a token");
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let stop = tokio_util::sync::CancellationToken::new();
         tokio::spawn(api::serve(listener, service, api::ServerOptions::default(), stop.clone()));
-        Self { url, token, _stop: stop.drop_guard() }
+        Self { store, url, token, _stop: stop.drop_guard() }
     }
 
     pub async fn machines(&self) -> MachineServiceClient<InterceptedService<Channel, Signed>> {

@@ -18,7 +18,7 @@ fn full_spec() -> pb::MachineSpec {
         serial_number: "SN-1".into(),
         customer_id: "customer-1".into(),
         system_uuid: "4d570000-0000-4000-8000-5254004d5800".into(),
-        credentials_ref: "bmc/r7".into(),
+        credentials_ref: "r7,fleet".into(),
     }
 }
 
@@ -60,6 +60,10 @@ async fn a_new_machine_is_factory_ready_and_held_by_nobody() {
 #[tokio::test]
 async fn every_field_of_the_spec_round_trips() {
     let api = Api::new().await;
+    for name in ["r7", "fleet"] {
+        let root = crate::callers::root(&api).await;
+        root.credentials().set_credential(crate::credentials::bmc(name, "x")).await.expect("is set");
+    }
     let labels = map(&[("env", "prod"), ("sim.latency_ms", "0"), ("näme", "wert \"1\"")]);
     let sent =
         pb::Machine { machine_id: "m-1".into(), labels: labels.clone(), spec: Some(full_spec()), ..Default::default() };

@@ -71,9 +71,9 @@ async fn serve(store: Store, instance: &str, sim: &Arc<SimFleet>) -> ByHand {
     let workflow = Arc::new(workflow::RunWorkflow::new(providers.clone()));
     let options = EngineOptions { instance_id: instance.into(), ..brisk() };
     let engine = Engine::new(store.clone(), options, vec![workflow], None);
-    let service = service::Service::new(store, engine.clone(), providers, service::CallerLimits::default())
-        .await
-        .expect("a service");
+    let (vault, limits) = (testkit::fleet::vault(&store), service::CallerLimits::default());
+    let service =
+        service::Service::with_vault(store, engine.clone(), providers, limits, vault).await.expect("a service");
     engine.start().await.expect("the engine starts");
     ByHand::serve(service).await
 }

@@ -87,6 +87,8 @@ fn values(metric: &Metric, label: &str) -> Option<BTreeSet<String>> {
             states::<domain::step::StepState>(),
             states::<domain::token::TokenState>(),
             states::<domain::condition::ConditionStatus>(),
+            states::<domain::credential::CredentialState>(),
+            states::<domain::pin::PinState>(),
             vec!["new"],
         ]
         .concat(),
@@ -97,6 +99,8 @@ fn values(metric: &Metric, label: &str) -> Option<BTreeSet<String>> {
                 domain::step::StepState::ENTITY,
                 domain::token::TokenState::ENTITY,
                 domain::condition::ConditionStatus::ENTITY,
+                domain::credential::CredentialState::ENTITY,
+                domain::pin::PinState::ENTITY,
             ]
         }
         "class" => FailureClass::ALL.map(FailureClass::as_str).to_vec(),

@@ -5,6 +5,7 @@ use crate::wire::shape;
 use domain::filter::Filter;
 use domain::machine::Phase;
 use domain::{Error, ExecutionId, MachineId, RunId};
+use provider::{Keyring as _, Pin};
 use service::{PageRequest, Service};
 use std::path::{Path, PathBuf};
 use testkit::fleet::{Database, Fleet, admin, eventually, machine, quick, start};
@@ -34,6 +35,17 @@ pub fn lived_in(runtime: &tokio::runtime::Runtime) -> (Fleet, PathBuf) {
         service.start_run(&admin(), start("m-2", "REBOOT", "r-2")).await.expect("starts");
         let new = service::NewToken { name: "v".into(), role: "viewer".into(), ..Default::default() };
         service.create_token(&admin(), new).await.expect("made");
+        let new = service::NewCredential {
+            name: "rack-1".into(),
+            kind: "bmc".into(),
+            username: "admin".into(),
+            password: domain::Secret::new("hunter2"),
+            ..Default::default()
+        };
+        service.set_credential(&admin(), new).await.expect("set");
+        let keyring = testkit::fleet::vault(&fleet.store);
+        let pinned = keyring.pin(&MachineId::from_text("m-1"), Pin::BmcCertificate, "bmc-1:443", "aa").await;
+        pinned.expect("pinned");
         service.close();
     });
     fleet.store.close();
@@ -54,6 +66,10 @@ pub async fn read_all(fleet: &Fleet, service: &Service, file: &Path) -> Result<(
     note(service.list_runs(&call, &page).await.map(drop));
     note(service.list_plans().await.map(drop));
     note(service.list_tokens(&page).await.map(drop));
+    note(service.list_credentials(&page).await.map(drop));
+    note(service.vault().credential("rack-1").await.map(drop).map_err(Error::from));
+    let pinned = service.vault().pinned(&MachineId::from_text("m-1"), Pin::BmcCertificate, "bmc-1:443").await;
+    note(pinned.map(drop).map_err(Error::from));
     note(service.list_audit(&page).await.map(drop));
     note(service.list_executions(&page).await.map(drop));
     note(service.frozen().await.map(drop));
@@ -105,6 +121,8 @@ const WORDS: &[&str] = &[
     "transitions",
     "plans",
     "tokens",
+    "credentials",
+    "pins",
     "audit",
     "observations",
     "sweeps",

@@ -169,6 +169,22 @@ fn access_and_sight() -> Vec<Case> {
         ]),
         case("millwright.v1.TokenService.RevokeToken", json!({"token_id": "tok_1"}), "DELETE", "/tokens/tok_1", None),
         case(
+            "millwright.v1.CredentialService.SetCredential",
+            json!({"name": "rack-1", "kind": "bmc", "username": "admin", "password": "hunter2"}),
+            "PUT",
+            "/credentials/rack-1",
+            Some(json!({"kind": "bmc", "username": "admin", "password": "hunter2"})),
+        ),
+        case("millwright.v1.CredentialService.ListCredentials", json!({}), "GET", "/credentials", None),
+        case("millwright.v1.CredentialService.RotateSecretKey", json!({}), "POST", "/admin/rotate-secret-key", None),
+        case(
+            "millwright.v1.CredentialService.DeleteCredential",
+            json!({"name": "rack-1", "force": true}),
+            "DELETE",
+            "/credentials/rack-1?force=true",
+            None,
+        ),
+        case(
             "millwright.v1.EventService.WatchEvents",
             json!({"after": 0, "no_follow": true}),
             "GET",

@@ -4,6 +4,7 @@
 
 mod audit;
 mod census;
+mod credentials;
 mod executions;
 mod feed;
 mod fixture;
@@ -11,6 +12,7 @@ mod log;
 mod machines;
 mod neighbours;
 mod observations;
+mod pins;
 mod postgres_only;
 mod postgres_restart;
 mod records;

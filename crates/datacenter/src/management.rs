@@ -11,8 +11,8 @@ use domain::stage::FailureClass;
 use domain::{MachineId, Reason, Secret};
 use provider::{Ack, Bmc, Discovered, Management, Notes, Pin, ProviderError, ProviderResult, Target};
 
-/// Long enough that nobody guesses it, short enough for every controller we know of (IPMI takes 20 bytes).
-const PASSWORD_CHARS: usize = 20;
+/// Long enough that nobody guesses it, short enough for every controller we know of (some IPMI ones keep 16 bytes).
+const PASSWORD_CHARS: usize = 16;
 /// Without those that a person confuses.
 const ALPHABET: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ23456789";
 

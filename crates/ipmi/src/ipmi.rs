@@ -24,6 +24,8 @@ const STATE: &str = "chassis status\nmc guid\nchassis bootparam get 5\nfru print
 const POWER: &str = "chassis status\n";
 /// Of the channel that we come in by.
 const USERS: &str = "set csv 1\nuser list 14\n";
+/// Those that check the password and encrypt; the others, 0 above all, let anybody in or anybody listen.
+const CIPHERS: [u8; 2] = [3, 17];
 /// More than a log holds.
 const EVENTS_MAX: usize = 10_000;
 /// Set User Password: network function and command, and what is to be done with the password.
@@ -39,6 +41,9 @@ pub struct Timeouts {
     /// For a whole call: the session, every command in it, and its end.
     pub call: Duration,
 }
+
+/// Some controllers say yes to a longer one and keep its beginning, after which nobody gets in.
+pub const NEW_PASSWORD_MAX: usize = 16;
 
 impl Default for Timeouts {
     fn default() -> Self {
@@ -85,6 +90,10 @@ impl Ipmi {
     }
 
     async fn call_with(&self, login: &BmcLogin, doing: &str, script: Secret, kind: Kind) -> ProviderResult<Said> {
+        if !CIPHERS.contains(&self.endpoint.cipher) {
+            let message = format!("{}: cipher suite {} is never used; say 17 or 3", self.name, self.endpoint.cipher);
+            return Err(ProviderError::refused(FailureClass::InvalidInput, message));
+        }
         let program = tool::find(self.tool.as_deref())?;
         if let Some(why) = tool::unfit(login) {
             let credential = &self.credential_name;
@@ -277,7 +286,10 @@ impl Bmc for Ipmi {
     /// own comparison.
     async fn set_password(&self, username: &str, password: &Secret) -> ProviderResult<Ack> {
         let new = BmcLogin { username: username.to_owned(), password: password.clone() };
-        if let Some(why) = tool::unfit(&new) {
+        let length = password.reveal().len();
+        let too_long = || format!("it has {length} bytes, and not every controller keeps more than {NEW_PASSWORD_MAX}");
+        let unfit = tool::unfit(&new).or_else(|| (length > NEW_PASSWORD_MAX).then(too_long));
+        if let Some(why) = unfit {
             let message = format!("the new password cannot be set on {}: {why}", self.name);
             return Err(ProviderError::refused(FailureClass::InvalidInput, message));
         }
@@ -290,11 +302,11 @@ impl Bmc for Ipmi {
         };
         let doing = "a new password";
         let raw = |operation: u8| {
-            let mut bytes = [0; tool::PASSWORD_MAX];
+            let mut bytes = [0; NEW_PASSWORD_MAX];
             bytes.iter_mut().zip(password.reveal().bytes()).for_each(|(to, from)| *to = from);
-            // by their numbers, so that no character means anything to the script; bit 7: twenty bytes long
+            // by their numbers, so that no character means anything to the script
             let bytes: String = bytes.iter().map(|byte| format!(" 0x{byte:02x}")).collect();
-            format!("raw 0x{:02x} 0x{:02x} 0x{:02x} 0x{operation:02x}{bytes}\n", ACCOUNT.0, ACCOUNT.1, 0x80 | id)
+            format!("raw 0x{:02x} 0x{:02x} 0x{:02x} 0x{operation:02x}{bytes}\n", ACCOUNT.0, ACCOUNT.1, id)
         };
         let said = self.call_with(&self.login, doing, Secret::new(raw(SET)), Kind::Change).await?;
         refusal::change(self.who(), doing, &said, ACCOUNT.0, ACCOUNT.1)?;
@@ -315,7 +327,12 @@ impl Bmc for Ipmi {
                 Err(e @ ProviderError::Unknown { .. }) => return Err(e),
             }
         };
-        if taken { Ok(Ack::Done) } else { Err(self.did_nothing(doing, &format!("another password for {username:?}"))) }
+        if taken {
+            return Ok(Ack::Done);
+        }
+        // nothing changed only if we still get in as before; of another account that is not known
+        let before = if own { self.state().await.map(drop).map_err(silent) } else { Ok(()) };
+        before.and(Err(self.did_nothing(doing, &format!("another password for {username:?}"))))
     }
 
     async fn console(&self) -> ProviderResult<Vec<ConsoleInfo>> {

@@ -42,6 +42,9 @@ pub struct Timeouts {
     pub call: Duration,
 }
 
+/// Some controllers say yes to a longer one and keep its beginning, after which nobody gets in.
+pub const NEW_PASSWORD_MAX: usize = 16;
+
 impl Default for Timeouts {
     fn default() -> Self {
         Self { presence: Duration::from_secs(2), call: Duration::from_secs(20) }
@@ -283,7 +286,10 @@ impl Bmc for Ipmi {
     /// own comparison.
     async fn set_password(&self, username: &str, password: &Secret) -> ProviderResult<Ack> {
         let new = BmcLogin { username: username.to_owned(), password: password.clone() };
-        if let Some(why) = tool::unfit(&new) {
+        let length = password.reveal().len();
+        let too_long = || format!("it has {length} bytes, and not every controller keeps more than {NEW_PASSWORD_MAX}");
+        let unfit = tool::unfit(&new).or_else(|| (length > NEW_PASSWORD_MAX).then(too_long));
+        if let Some(why) = unfit {
             let message = format!("the new password cannot be set on {}: {why}", self.name);
             return Err(ProviderError::refused(FailureClass::InvalidInput, message));
         }
@@ -296,11 +302,11 @@ impl Bmc for Ipmi {
         };
         let doing = "a new password";
         let raw = |operation: u8| {
-            let mut bytes = [0; tool::PASSWORD_MAX];
+            let mut bytes = [0; NEW_PASSWORD_MAX];
             bytes.iter_mut().zip(password.reveal().bytes()).for_each(|(to, from)| *to = from);
-            // by their numbers, so that no character means anything to the script; bit 7: twenty bytes long
+            // by their numbers, so that no character means anything to the script
             let bytes: String = bytes.iter().map(|byte| format!(" 0x{byte:02x}")).collect();
-            format!("raw 0x{:02x} 0x{:02x} 0x{:02x} 0x{operation:02x}{bytes}\n", ACCOUNT.0, ACCOUNT.1, 0x80 | id)
+            format!("raw 0x{:02x} 0x{:02x} 0x{:02x} 0x{operation:02x}{bytes}\n", ACCOUNT.0, ACCOUNT.1, id)
         };
         let said = self.call_with(&self.login, doing, Secret::new(raw(SET)), Kind::Change).await?;
         refusal::change(self.who(), doing, &said, ACCOUNT.0, ACCOUNT.1)?;
@@ -321,7 +327,12 @@ impl Bmc for Ipmi {
                 Err(e @ ProviderError::Unknown { .. }) => return Err(e),
             }
         };
-        if taken { Ok(Ack::Done) } else { Err(self.did_nothing(doing, &format!("another password for {username:?}"))) }
+        if taken {
+            return Ok(Ack::Done);
+        }
+        // nothing changed only if we still get in as before; of another account that is not known
+        let before = if own { self.state().await.map(drop).map_err(silent) } else { Ok(()) };
+        before.and(Err(self.did_nothing(doing, &format!("another password for {username:?}"))))
     }
 
     async fn console(&self) -> ProviderResult<Vec<ConsoleInfo>> {

@@ -10,5 +10,5 @@ mod presence;
 mod refusal;
 mod tool;
 
-pub use ipmi::{Ipmi, Timeouts};
+pub use ipmi::{Ipmi, NEW_PASSWORD_MAX, Timeouts};
 pub use presence::is_there;

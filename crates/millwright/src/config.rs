@@ -17,6 +17,8 @@ pub struct Config {
     pub observe: Observe,
     pub plans: Plans,
     pub providers: BTreeMap<String, Provider>,
+    pub datacenter: Datacenter,
+    pub images: BTreeMap<String, ImageSource>,
     pub shutdown: Shutdown,
     pub limits: Limits,
     pub log: Log,
@@ -176,6 +178,57 @@ pub struct Provider {
     pub seed: u64,
 }
 
+/// The provider for real machines.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Datacenter {
+    pub enabled: bool,
+    /// Calls at the same time over the whole fleet, for runs and people; sweeps have as many again.
+    pub redfish_calls: usize,
+    /// Each of them is a process.
+    pub ipmi_calls: usize,
+    pub ssh_calls: usize,
+    /// For machines whose spec.credentials_ref is empty.
+    pub default_credentials: String,
+}
+
+impl Default for Datacenter {
+    fn default() -> Self {
+        let options = datacenter::Options::default();
+        Self {
+            enabled: true,
+            redfish_calls: options.redfish_calls,
+            ipmi_calls: options.ipmi_calls,
+            ssh_calls: options.ssh_calls,
+            default_credentials: options.default_credentials,
+        }
+    }
+}
+
+impl Datacenter {
+    fn check(&self) -> Result<(), String> {
+        for (key, value) in
+            [("redfish_calls", self.redfish_calls), ("ipmi_calls", self.ipmi_calls), ("ssh_calls", self.ssh_calls)]
+        {
+            if value == 0 || value > CALLS_MAX {
+                return Err(format!("datacenter.{key}: {value} is outside 1 to {CALLS_MAX}"));
+            }
+        }
+        domain::credential::check_ref("datacenter.default_credentials", &self.default_credentials)
+            .map_err(|e| e.message)
+    }
+}
+
+/// How an image gets onto real machines: one of the two.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ImageSource {
+    /// The URL of an installer that BMCs present as a CD.
+    pub media: Option<String>,
+    /// A script that runs on the host.
+    pub script: Option<PathBuf>,
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ActiveRuns {
@@ -257,6 +310,7 @@ const LEASE_MAX_SECONDS: u64 = 3600;
 const PERIOD_MAX_SECONDS: u64 = 24 * 3600;
 const LOOK_MAX_SECONDS: u64 = 600;
 const LOOKS_MAX: u64 = 10_000;
+const CALLS_MAX: usize = 10_000;
 const STALE_MAX_SECONDS: u64 = 30 * 24 * 3600;
 const PREFIX: &str = "MILLWRIGHT_";
 /// Of a key, with itself: more than any has.
@@ -329,6 +383,7 @@ impl Config {
             ));
         }
         self.observe.check()?;
+        self.datacenter.check()?;
         self.secrets.check()?;
         crate::logging::filter(&self.log.level)?;
         match (&self.tls.cert, &self.tls.key) {
@@ -342,6 +397,9 @@ impl Config {
         }
         if endpoint.contains('@') {
             return Err("telemetry.otlp_endpoint: must not hold a user or a password; what the collector wants to see goes into OTEL_EXPORTER_OTLP_HEADERS".to_owned());
+        }
+        if self.datacenter.enabled && self.providers.contains_key(crate::providers::DATACENTER) {
+            return Err("providers.datacenter: that name is the built-in provider's; set it up in [datacenter]".to_owned());
         }
         for (name, provider) in &self.providers {
             match provider.kind.as_str() {

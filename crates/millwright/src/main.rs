@@ -10,6 +10,7 @@ mod fuzz;
 mod logging;
 mod maintenance;
 mod plan_folder;
+mod providers;
 mod secrets;
 mod serve;
 mod toml_error;

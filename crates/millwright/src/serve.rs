@@ -5,13 +5,12 @@ use crate::data_dir::{AdminToken, DataDir, Start};
 use crate::logging::Logging;
 use crate::maintenance::say;
 use crate::plan_folder;
+use crate::providers;
 use crate::secrets;
 use clap::Args;
 use engine::{Engine, EngineOptions};
-use provider::Providers;
 use reconcile::{Reconciler, ReconcilerOptions};
 use service::{Call, CallerLimits, NewMachine, Service, Vault};
-use sim::SimFleet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -173,7 +172,7 @@ impl Server {
             .map_err(|e| format!("opening the database: {e}"))?
             .map_err(|e| e.to_string())?;
         let vault = open_vault(config, &data, &store).await;
-        let providers = providers(options, config, &data.path, &ambient)?;
+        let providers = providers::configured(config, options.sim.is_some(), &data.path, &ambient, &vault)?;
         let first_start = data.is_new();
         let instance = data.instance_id(|| ambient.uuid().to_string())?;
         let workflow = Arc::new(RunWorkflow::new(providers.clone()));
@@ -301,34 +300,7 @@ fn reconciler_options(config: &Config, instance: &str) -> ReconcilerOptions {
     }
 }
 
-fn providers(
-    options: &ServeOptions,
-    config: &Config,
-    data: &Path,
-    ambient: &Arc<dyn Ambient>,
-) -> Result<Providers, String> {
-    let mut providers = Providers::default();
-    let mut simulated: Vec<(String, crate::config::Provider)> = Vec::new();
-    for (name, provider) in &config.providers {
-        let asked_for = name == "sim" && options.sim.is_some();
-        if provider.enabled.unwrap_or(true) || asked_for {
-            simulated.push((name.clone(), provider.clone()));
-        }
-    }
-    if options.sim.is_some() && !config.providers.contains_key("sim") {
-        simulated.push(("sim".to_owned(), crate::config::Provider::default()));
-    }
-    for (name, provider) in simulated {
-        let journal = provider.journal.unwrap_or_else(|| data.join(format!("{name}-world.jsonl")));
-        let clock = ambient.clone();
-        let fleet = SimFleet::open(&journal, provider.seed, Arc::new(move || clock.now()))
-            .map_err(|e| format!("opening the simulated fleet {}: {e}", journal.display()))?;
-        providers = providers.with(&name, Arc::new(fleet));
-    }
-    Ok(providers)
-}
-
-/// The credentials, and so the keyring of the providers (`Arc<dyn provider::Keyring>` is `Arc::new(vault.clone())`).
+/// The credentials, and so the keyring of the providers.
 async fn open_vault(config: &Config, data: &DataDir, store: &Store) -> Vault {
     let loaded = secrets::load(&config.secrets, &data.path, store.is_shared()).await;
     if config.secrets.is_configured() {

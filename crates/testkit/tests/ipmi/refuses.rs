@@ -1,6 +1,10 @@
 //! What it refuses, and why: each no has its own reason.
 
+<<<<<<< HEAD
 use crate::{PATIENT, SHORT, adapter, at, boot, sim};
+=======
+use crate::{PATIENT, SHORT, adapter, at, boot, script, sim};
+>>>>>>> ipmi
 use domain::credential::BmcLogin;
 use domain::endpoint::{BmcEndpoint, HostPort};
 use domain::hardware::PowerAction;
@@ -11,7 +15,11 @@ use ipmi::{Ipmi, Timeouts, is_there};
 use provider::{Ack, Bmc, ProviderError};
 use std::net::SocketAddr;
 use std::time::Duration;
+<<<<<<< HEAD
 use testkit::ipmi_sim::{Knob, USERNAME, free_port};
+=======
+use testkit::ipmi_sim::{Knob, USERNAME, free_port, program};
+>>>>>>> ipmi
 use tokio::net::UdpSocket;
 
 /// Every capability, asked once; the names of those that did not fail, and how the others failed.
@@ -35,11 +43,15 @@ async fn all_fail_with(bmc: &dyn Bmc, reason: Reason) {
     }
 }
 
+<<<<<<< HEAD
 const fn host(address: SocketAddr) -> (SocketAddr, Duration) {
     (address, Duration::from_millis(400))
 }
 
 async fn there((address, within): (SocketAddr, Duration)) -> bool {
+=======
+async fn there(address: SocketAddr, within: Duration) -> bool {
+>>>>>>> ipmi
     let at = HostPort { host: address.ip().to_string(), port: address.port() };
     is_there(&at, within).await.expect("the question can be put")
 }
@@ -49,7 +61,11 @@ async fn where_nothing_answers_every_call_is_unreachable() {
     let sim = sim().await;
     let hole = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
     let address = hole.local_addr().expect("an address");
+<<<<<<< HEAD
     assert!(!there(host(address)).await);
+=======
+    assert!(!there(address, SHORT.presence).await);
+>>>>>>> ipmi
     all_fail_with(&at(&sim, address, SHORT), Reason::Unreachable).await;
     let mut buffer = [0; 64];
     hole.recv_from(&mut buffer).await.expect("it was asked");
@@ -68,7 +84,11 @@ async fn a_name_that_nobody_has_is_unreachable() {
 async fn a_port_that_nobody_has_refuses() {
     let sim = sim().await;
     let address = free_port();
+<<<<<<< HEAD
     assert!(!there(host(address)).await);
+=======
+    assert!(!there(address, SHORT.presence).await);
+>>>>>>> ipmi
     let bmc = at(&sim, address, Timeouts { presence: PATIENT.presence, ..SHORT });
     all_fail_with(&bmc, Reason::ConnectionRefused).await;
 }
@@ -76,7 +96,11 @@ async fn a_port_that_nobody_has_refuses() {
 #[tokio::test]
 async fn a_wrong_password_and_a_wrong_name_are_refused_logins() {
     let sim = sim().await;
+<<<<<<< HEAD
     assert!(there((sim.address(), PATIENT.presence)).await, "no login is needed to see that it is there");
+=======
+    assert!(there(sim.address(), PATIENT.presence).await, "no login is needed to see that it is there");
+>>>>>>> ipmi
     for (username, password) in [(USERNAME, "wrong"), ("nobody", crate::PASSWORD)] {
         let login = BmcLogin { username: username.to_owned(), password: Secret::new(password) };
         let bmc = Ipmi::new(&sim.endpoint(), login, "rack-1", PATIENT);
@@ -105,6 +129,7 @@ async fn a_login_that_ipmi_cannot_carry_is_refused_before_it_is_cut_short() {
     assert!(matches!(error, ProviderError::Refused { class: FailureClass::InvalidInput, .. }), "{error}");
 }
 
+<<<<<<< HEAD
 #[tokio::test]
 async fn too_low_a_privilege_is_told_apart_from_a_wrong_password() {
     let sim = sim().await;
@@ -116,6 +141,50 @@ async fn too_low_a_privilege_is_told_apart_from_a_wrong_password() {
     assert_eq!(sim.journal(), [""; 0]);
 }
 
+=======
+/// The simulator gives every account the level that is asked for; so a stand-in before the real ipmitool asks for a
+/// lower one, and the simulator refuses what that level may not do.
+#[tokio::test]
+async fn too_low_a_privilege_is_told_apart_from_a_wrong_password() {
+    let sim = sim().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let real = program("ipmitool");
+    let lower = "for word; do shift; [ \"$word\" = ADMINISTRATOR ] && word=USER; set -- \"$@\" \"$word\"; done";
+    let tool = script(folder.path(), &format!("{lower}\nexec {} \"$@\"\n", real.display()));
+    let bmc = adapter(&sim).with_tool(tool);
+    bmc.state().await.expect("it may look");
+    for error in [bmc.power(PowerAction::On).await, bmc.identify(true).await] {
+        let error = error.expect_err("it may only look");
+        assert_eq!(error.reason(), Reason::LoginRefused, "{error}");
+        assert!(error.to_string().contains("ADMINISTRATOR"), "{error}");
+    }
+    assert_eq!(sim.journal(), [""; 0]);
+}
+
+/// The simulator says yes to twenty bytes, and then takes neither the new password nor the old one.
+#[tokio::test]
+async fn a_new_password_longer_than_every_controller_keeps_is_not_sent() {
+    let sim = sim().await;
+    let long = Secret::new("1".repeat(ipmi::NEW_PASSWORD_MAX + 1));
+    let bmc = adapter(&sim);
+    let error = bmc.set_password(USERNAME, &long).await.expect_err("refused");
+    assert!(matches!(error, ProviderError::Refused { class: FailureClass::InvalidInput, .. }), "{error}");
+    bmc.state().await.expect("the old one is still taken");
+    let longest = Secret::new("1".repeat(ipmi::NEW_PASSWORD_MAX));
+    assert_eq!(bmc.set_password(USERNAME, &longest).await, Ok(Ack::Done));
+}
+
+/// What answers without end is ended.
+#[tokio::test]
+async fn more_than_any_answer_can_be_is_refused() {
+    let sim = sim().await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let bmc = adapter(&sim).with_tool(script(folder.path(), "exec /usr/bin/yes\n"));
+    assert_eq!(bmc.state().await.expect_err("too much").reason(), Reason::BadAnswer);
+    assert_eq!(bmc.identify(true).await.expect_err("too much").reason(), Reason::ProviderSilent);
+}
+
+>>>>>>> ipmi
 #[tokio::test]
 async fn what_ipmi_does_not_have_is_missing() {
     let sim = sim().await;

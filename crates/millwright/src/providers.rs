@@ -1,0 +1,83 @@
+//! Who drives the machines: the one for real hardware, and simulated fleets where they are asked for.
+
+use crate::config::{Config, ImageSource, Provider};
+use datacenter::{Datacenter, Image, Options};
+use provider::Providers;
+use service::Vault;
+use sim::SimFleet;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use store::Ambient;
+
+/// The name of the provider for real machines; it is there unless it is switched off.
+pub const DATACENTER: &str = "datacenter";
+const SIM: &str = "sim";
+
+pub fn configured(
+    config: &Config,
+    sim_asked_for: bool,
+    data: &Path,
+    ambient: &Arc<dyn Ambient>,
+    vault: &Vault,
+) -> Result<Providers, String> {
+    let mut providers = Providers::default();
+    if config.datacenter.enabled {
+        let keyring = Arc::new(vault.clone());
+        providers = providers.with(DATACENTER, Arc::new(Datacenter::new(datacenter_options(config)?, keyring)));
+    }
+    let mut simulated: Vec<(String, Provider)> = Vec::new();
+    for (name, provider) in &config.providers {
+        let asked_for = name == SIM && sim_asked_for;
+        if provider.enabled.unwrap_or(true) || asked_for {
+            simulated.push((name.clone(), provider.clone()));
+        }
+    }
+    if sim_asked_for && !config.providers.contains_key(SIM) {
+        simulated.push((SIM.to_owned(), Provider::default()));
+    }
+    for (name, provider) in simulated {
+        let journal = provider.journal.unwrap_or_else(|| data.join(format!("{name}-world.jsonl")));
+        let clock = ambient.clone();
+        let fleet = SimFleet::open(&journal, provider.seed, Arc::new(move || clock.now()))
+            .map_err(|e| format!("opening the simulated fleet {}: {e}", journal.display()))?;
+        providers = providers.with(&name, Arc::new(fleet));
+    }
+    Ok(providers)
+}
+
+fn datacenter_options(config: &Config) -> Result<Options, String> {
+    let datacenter = &config.datacenter;
+    // a call must end before the engine gives it up, and a look before its sweep does
+    let within = config.engine.call_timeout_seconds.min(config.observe.timeout_seconds);
+    let call_timeout = Duration::from_secs(within) * 8 / 10;
+    Ok(Options {
+        call_timeout,
+        connect_timeout: (call_timeout / 3).min(Options::default().connect_timeout),
+        redfish_calls: datacenter.redfish_calls,
+        ipmi_calls: datacenter.ipmi_calls,
+        ssh_calls: datacenter.ssh_calls,
+        default_credentials: datacenter.default_credentials.clone(),
+        images: images(config)?,
+        ..Options::default()
+    })
+}
+
+fn images(config: &Config) -> Result<BTreeMap<String, Image>, String> {
+    let read = |(name, image): (&String, &ImageSource)| {
+        let image = match (&image.media, &image.script) {
+            (Some(url), None) => Image::Media { url: url.clone() },
+            (None, Some(path)) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|e| format!("images.{name}.script: reading {}: {e}", path.display()))?;
+                Image::Script { text }
+            }
+            (Some(_), Some(_)) | (None, None) => {
+                return Err(format!("images.{name}: wants either media (a URL) or script (a file)"));
+            }
+        };
+        Ok((name.clone(), image))
+    };
+    config.images.iter().map(read).collect()
+}

@@ -5,11 +5,7 @@
 //!
 //! What is peculiar to it: it speaks cipher suite 3 and not 17; it takes suite 0 with any password, so it is
 //! bound to loopback only; its boot flags never say that they are valid, nor that they are for all boots; a power
-<<<<<<< HEAD
-//! cycle is off at once and on some ten seconds later; it lets an operator act as an administrator.
-=======
 //! cycle is off at once and on some ten seconds later; it lets every account act as an administrator.
->>>>>>> ipmi
 #![allow(clippy::expect_used, clippy::panic)] // for tests only: what cannot be set up is a failed test
 
 use domain::Secret;
@@ -52,11 +48,7 @@ set.power) echo "$3" > "$d/power"; did power "$3" ;;
 set.reset) did reset ;;
 set.shutdown) echo 0 > "$d/power"; did shutdown ;;
 set.boot) echo "$3" > "$d/boot"; did boot "$3" ;;
-<<<<<<< HEAD
-set.identify) did identify "$3" "$4" ;;
-=======
 set.identify) did identify $3 $4 ;; # one word or two
->>>>>>> ipmi
 *) exit 1 ;;
 esac
 "#;
@@ -91,17 +83,6 @@ impl IpmiSim {
     /// With a machine behind it that is off. `password` is that of [`USERNAME`].
     pub async fn start(password: &str) -> Self {
         // a port that was free may be taken by the time it is used
-<<<<<<< HEAD
-        for _ in 0..3 {
-            if let Some(sim) = Self::try_start(password).await {
-                return sim;
-            }
-        }
-        panic!("ipmi_sim did not come up in three attempts");
-    }
-
-    async fn try_start(password: &str) -> Option<Self> {
-=======
         let mut said = String::new();
         for _ in 0..3 {
             match Self::try_start(password).await {
@@ -114,7 +95,6 @@ impl IpmiSim {
 
     /// Or what it said.
     async fn try_start(password: &str) -> Result<Self, String> {
->>>>>>> ipmi
         let program = program("ipmi_sim");
         let folder = crate::scratch::folder();
         let at = folder.path().to_owned();
@@ -154,21 +134,11 @@ impl IpmiSim {
         let at = HostPort { host: address.ip().to_string(), port: address.port() };
         for _ in 0..40 {
             if ipmi::is_there(&at, Duration::from_millis(500)).await == Ok(true) {
-<<<<<<< HEAD
-                return Some(sim);
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        let said = std::fs::read_to_string(sim.folder.path().join("sim.out")).unwrap_or_default();
-        tracing::warn!("ipmi_sim does not answer; it said: {said}");
-        None
-=======
                 return Ok(sim);
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         Err(sim.read("sim.out"))
->>>>>>> ipmi
     }
 
     pub const fn address(&self) -> SocketAddr {
@@ -274,10 +244,6 @@ set_working_mc 0x20
   user 1 false "" "" user 10 none
   user 2 true "{USERNAME}" "{password}" admin 10 md5
   user 3 true "ops" "ops-pass" operator 10 md5
-<<<<<<< HEAD
-  user 4 true "viewer" "viewer-pass" user 10 md5
-=======
->>>>>>> ipmi
 "#
     )
 }

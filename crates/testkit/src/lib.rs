@@ -7,11 +7,8 @@ pub mod fault_proxy;
 pub mod fleet;
 pub mod fuzz;
 pub mod golden;
-<<<<<<< HEAD
 pub mod http_faults;
 pub mod http_proxy;
-=======
->>>>>>> ipmi
 pub mod ipmi_sim;
 pub mod lifecycles;
 pub mod otlp;

@@ -129,11 +129,7 @@ async fn the_console_command_has_no_password_in_it() {
 async fn a_new_password_is_set_and_proven() {
     let sim = sim().await;
     let bmc = adapter(&sim);
-<<<<<<< HEAD
-    let new = Secret::new("n3w 'pass\" #$x12345");
-=======
     let new = Secret::new("n3w 'pa\" #$x12");
->>>>>>> ipmi
     assert_eq!(bmc.set_password(USERNAME, &new).await, Ok(Ack::Done));
     let old = bmc.state().await.expect_err("the old one is refused");
     assert_eq!(old.reason(), domain::Reason::LoginRefused);

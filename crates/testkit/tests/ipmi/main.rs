@@ -15,12 +15,6 @@ use domain::hardware::BootOverride;
 use domain::plan::BootMode;
 use ipmi::{Ipmi, Timeouts};
 use std::net::SocketAddr;
-<<<<<<< HEAD
-use std::time::Duration;
-use testkit::ipmi_sim::{IpmiSim, endpoint_text};
-
-const PASSWORD: &str = "s3cret bmc'\"#$1";
-=======
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -28,7 +22,6 @@ use testkit::ipmi_sim::{IpmiSim, endpoint_text};
 
 /// Of sixteen bytes at most, and without quotes or spaces: its configuration takes no other.
 const PASSWORD: &str = "s3cret-bmc$1";
->>>>>>> ipmi
 
 /// Long, for a busy machine: only what never answers runs into them.
 const PATIENT: Timeouts = Timeouts { presence: Duration::from_secs(10), call: Duration::from_secs(60) };
@@ -48,8 +41,6 @@ fn at(sim: &IpmiSim, address: SocketAddr, timeouts: Timeouts) -> Ipmi {
     Ipmi::new(&endpoint, sim.login(), "rack-1", timeouts)
 }
 
-<<<<<<< HEAD
-=======
 /// A program of a few lines that stands for ipmitool. Written by a child, so that no other test that starts one
 /// just now holds it open for writing, which would keep it from being run.
 fn script(folder: &Path, text: &str) -> PathBuf {
@@ -60,7 +51,6 @@ fn script(folder: &Path, text: &str) -> PathBuf {
     path
 }
 
->>>>>>> ipmi
 fn boot(mode: BootMode, persistent: bool) -> BootOverride {
     BootOverride { mode, persistent }
 }

@@ -1,10 +1,6 @@
 //! What it refuses, and why: each no has its own reason.
 
-<<<<<<< HEAD
-use crate::{PATIENT, SHORT, adapter, at, boot, sim};
-=======
 use crate::{PATIENT, SHORT, adapter, at, boot, script, sim};
->>>>>>> ipmi
 use domain::credential::BmcLogin;
 use domain::endpoint::{BmcEndpoint, HostPort};
 use domain::hardware::PowerAction;
@@ -15,11 +11,7 @@ use ipmi::{Ipmi, Timeouts, is_there};
 use provider::{Ack, Bmc, ProviderError};
 use std::net::SocketAddr;
 use std::time::Duration;
-<<<<<<< HEAD
-use testkit::ipmi_sim::{Knob, USERNAME, free_port};
-=======
 use testkit::ipmi_sim::{Knob, USERNAME, free_port, program};
->>>>>>> ipmi
 use tokio::net::UdpSocket;
 
 /// Every capability, asked once; the names of those that did not fail, and how the others failed.
@@ -43,15 +35,7 @@ async fn all_fail_with(bmc: &dyn Bmc, reason: Reason) {
     }
 }
 
-<<<<<<< HEAD
-const fn host(address: SocketAddr) -> (SocketAddr, Duration) {
-    (address, Duration::from_millis(400))
-}
-
-async fn there((address, within): (SocketAddr, Duration)) -> bool {
-=======
 async fn there(address: SocketAddr, within: Duration) -> bool {
->>>>>>> ipmi
     let at = HostPort { host: address.ip().to_string(), port: address.port() };
     is_there(&at, within).await.expect("the question can be put")
 }
@@ -61,11 +45,7 @@ async fn where_nothing_answers_every_call_is_unreachable() {
     let sim = sim().await;
     let hole = UdpSocket::bind("127.0.0.1:0").await.expect("a port");
     let address = hole.local_addr().expect("an address");
-<<<<<<< HEAD
-    assert!(!there(host(address)).await);
-=======
     assert!(!there(address, SHORT.presence).await);
->>>>>>> ipmi
     all_fail_with(&at(&sim, address, SHORT), Reason::Unreachable).await;
     let mut buffer = [0; 64];
     hole.recv_from(&mut buffer).await.expect("it was asked");
@@ -84,11 +64,7 @@ async fn a_name_that_nobody_has_is_unreachable() {
 async fn a_port_that_nobody_has_refuses() {
     let sim = sim().await;
     let address = free_port();
-<<<<<<< HEAD
-    assert!(!there(host(address)).await);
-=======
     assert!(!there(address, SHORT.presence).await);
->>>>>>> ipmi
     let bmc = at(&sim, address, Timeouts { presence: PATIENT.presence, ..SHORT });
     all_fail_with(&bmc, Reason::ConnectionRefused).await;
 }
@@ -96,11 +72,7 @@ async fn a_port_that_nobody_has_refuses() {
 #[tokio::test]
 async fn a_wrong_password_and_a_wrong_name_are_refused_logins() {
     let sim = sim().await;
-<<<<<<< HEAD
-    assert!(there((sim.address(), PATIENT.presence)).await, "no login is needed to see that it is there");
-=======
     assert!(there(sim.address(), PATIENT.presence).await, "no login is needed to see that it is there");
->>>>>>> ipmi
     for (username, password) in [(USERNAME, "wrong"), ("nobody", crate::PASSWORD)] {
         let login = BmcLogin { username: username.to_owned(), password: Secret::new(password) };
         let bmc = Ipmi::new(&sim.endpoint(), login, "rack-1", PATIENT);
@@ -129,19 +101,6 @@ async fn a_login_that_ipmi_cannot_carry_is_refused_before_it_is_cut_short() {
     assert!(matches!(error, ProviderError::Refused { class: FailureClass::InvalidInput, .. }), "{error}");
 }
 
-<<<<<<< HEAD
-#[tokio::test]
-async fn too_low_a_privilege_is_told_apart_from_a_wrong_password() {
-    let sim = sim().await;
-    let login = BmcLogin { username: "viewer".to_owned(), password: Secret::new("viewer-pass") };
-    let bmc = Ipmi::new(&sim.endpoint(), login, "rack-1", PATIENT);
-    let error = bmc.power(PowerAction::On).await.expect_err("it may only look");
-    assert_eq!(error.reason(), Reason::LoginRefused, "{error}");
-    assert!(error.to_string().contains("ADMINISTRATOR"), "{error}");
-    assert_eq!(sim.journal(), [""; 0]);
-}
-
-=======
 /// The simulator gives every account the level that is asked for; so a stand-in before the real ipmitool asks for a
 /// lower one, and the simulator refuses what that level may not do.
 #[tokio::test]
@@ -184,7 +143,6 @@ async fn more_than_any_answer_can_be_is_refused() {
     assert_eq!(bmc.identify(true).await.expect_err("too much").reason(), Reason::ProviderSilent);
 }
 
->>>>>>> ipmi
 #[tokio::test]
 async fn what_ipmi_does_not_have_is_missing() {
     let sim = sim().await;

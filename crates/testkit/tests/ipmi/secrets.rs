@@ -6,26 +6,14 @@ use domain::credential::BmcLogin;
 use domain::hardware::PowerAction;
 use ipmi::Ipmi;
 use provider::Bmc as _;
-<<<<<<< HEAD
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-=======
 use std::path::{Path, PathBuf};
->>>>>>> ipmi
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use testkit::ipmi_sim::{IpmiSim, USERNAME, program};
 
-<<<<<<< HEAD
-/// As long as IPMI takes them.
-const CANARY: &str = "cnry-ipmi-0123456789";
-const NEW_CANARY: &str = "cnry-new--9876543210";
-=======
 /// As long as the simulator takes them.
 const CANARY: &str = "cnry-ipmi-012345";
 const NEW_CANARY: &str = "cnry-new--987654";
->>>>>>> ipmi
 
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -41,26 +29,12 @@ impl std::io::Write for Lines {
 }
 
 /// Stands for ipmitool: keeps what the kernel shows of the process to others, then becomes it.
-<<<<<<< HEAD
-fn witness(folder: &Path) -> std::path::PathBuf {
-    let path = folder.join("ipmitool");
-    let real = program("ipmitool");
-    let (folder, real) = (folder.display(), real.display());
-    let text = format!(
-        "#!/bin/sh\n/bin/cat /proc/$$/cmdline /proc/$$/environ >> {folder}/seen\n/bin/echo >> {folder}/seen\nexec {real} \"$@\"\n"
-    );
-    let mut file = std::fs::File::create(&path).expect("a file");
-    file.write_all(text.as_bytes()).expect("written");
-    file.set_permissions(std::fs::Permissions::from_mode(0o755)).expect("permissions");
-    path
-=======
 fn witness(folder: &Path) -> PathBuf {
     let (seen, real) = (folder.join("seen"), program("ipmitool"));
     let (seen, real) = (seen.display(), real.display());
     let text =
         format!("/bin/cat /proc/$$/cmdline /proc/$$/environ >> {seen}\n/bin/echo >> {seen}\nexec {real} \"$@\"\n");
     crate::script(folder, &text)
->>>>>>> ipmi
 }
 
 /// In the clear, and as the bytes of a raw command.

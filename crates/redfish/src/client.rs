@@ -17,7 +17,7 @@ use provider::{ProviderError, ProviderResult};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 pub const ROOT: &str = "/redfish/v1/";
 const TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
@@ -311,7 +311,9 @@ impl Client {
     // ---- being let in ----
 
     async fn pass(&self, deadline: Instant) -> ProviderResult<Pass> {
-        let mut auth = self.auth.lock().await;
+        // somebody else may be logging in, and that may take its time
+        let late = |_| ProviderError::unreachable(&self.name, "no login within its time");
+        let mut auth = timeout_at(deadline, self.auth.lock()).await.map_err(late)?;
         let pass = |token: &Secret, number, fresh| Pass::Session { token: token.clone(), number, fresh };
         match &*auth {
             Auth::Session { token, number, .. } => return Ok(pass(token, *number, false)),

@@ -43,7 +43,7 @@ async fn follow(client: &Client, task: &str, what: &str) -> ProviderResult<Ack> 
             }
             Ok(ControllerTask::Running { .. }) | Err(_) => {}
         }
-        let next = Instant::now() + pause.unwrap_or(client.timeouts.poll).min(PAUSE_MAX);
+        let next = Instant::now() + pause.unwrap_or_default().min(PAUSE_MAX).max(client.timeouts.poll);
         if next >= deadline {
             return match seen {
                 Ok(_) => Ok(Ack::Accepted),

@@ -4,10 +4,12 @@
 
 mod canaries;
 mod changes;
+mod connections;
 mod describe;
 mod errors;
 mod faults;
 mod fixture;
+mod odd_answers;
 mod power_and_boot;
 mod sessions;
 mod sushy;

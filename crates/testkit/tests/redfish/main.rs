@@ -12,6 +12,7 @@ mod fixture;
 mod odd_answers;
 mod power_and_boot;
 mod sessions;
+mod suite;
 mod sushy;
 mod sushy_faults;
 mod tasks;

@@ -9,6 +9,7 @@ mod describe;
 mod errors;
 mod faults;
 mod fixture;
+mod many;
 mod odd_answers;
 mod power_and_boot;
 mod sessions;

@@ -16,5 +16,6 @@ mod sessions;
 mod suite;
 mod sushy;
 mod sushy_faults;
+mod sushy_libvirt;
 mod tasks;
 mod trust;

@@ -223,7 +223,11 @@ impl Client {
             let mut headers = headers.to_vec();
             headers.extend(self.pass_header(&pass)?);
             let ask = Ask { method: method.clone(), path: path.clone(), headers, body: body.clone() };
-            let answer = self.wire.exchange(&ask, deadline).await.map_err(|lost| self.lost(&ask, lost))?;
+            let mut answer = self.wire.exchange(&ask, deadline).await.map_err(|lost| self.lost(&ask, lost))?;
+            if let (400.., Pass::Session { token, .. }) = (answer.status, &pass) {
+                // what is said about a no may quote what it was asked with
+                answer.body = Bytes::from(token.blot(&String::from_utf8_lossy(&answer.body)));
+            }
             tracing::debug!(bmc = %self.name, %method, path, status = answer.status, "Redfish");
             match answer.status {
                 401 if !open_to_all => match pass {

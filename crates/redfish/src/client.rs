@@ -17,7 +17,7 @@ use provider::{ProviderError, ProviderResult};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::sync::Mutex;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 pub const ROOT: &str = "/redfish/v1/";
 const TOKEN: HeaderName = HeaderName::from_static("x-auth-token");
@@ -223,7 +223,11 @@ impl Client {
             let mut headers = headers.to_vec();
             headers.extend(self.pass_header(&pass)?);
             let ask = Ask { method: method.clone(), path: path.clone(), headers, body: body.clone() };
-            let answer = self.wire.exchange(&ask, deadline).await.map_err(|lost| self.lost(&ask, lost))?;
+            let mut answer = self.wire.exchange(&ask, deadline).await.map_err(|lost| self.lost(&ask, lost))?;
+            if let (400.., Pass::Session { token, .. }) = (answer.status, &pass) {
+                // what is said about a no may quote what it was asked with
+                answer.body = Bytes::from(token.blot(&String::from_utf8_lossy(&answer.body)));
+            }
             tracing::debug!(bmc = %self.name, %method, path, status = answer.status, "Redfish");
             match answer.status {
                 401 if !open_to_all => match pass {
@@ -311,7 +315,9 @@ impl Client {
     // ---- being let in ----
 
     async fn pass(&self, deadline: Instant) -> ProviderResult<Pass> {
-        let mut auth = self.auth.lock().await;
+        // somebody else may be logging in, and that may take its time
+        let late = |_| ProviderError::unreachable(&self.name, "no login within its time");
+        let mut auth = timeout_at(deadline, self.auth.lock()).await.map_err(late)?;
         let pass = |token: &Secret, number, fresh| Pass::Session { token: token.clone(), number, fresh };
         match &*auth {
             Auth::Session { token, number, .. } => return Ok(pass(token, *number, false)),
@@ -408,20 +414,41 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     header(headers, "retry-after")?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// What an error says, from `@Message.ExtendedInfo` or else its one message.
+/// What an error says: the messages of `@Message.ExtendedInfo`, else its one message, else the names of messages.
 pub fn messages(body: &[u8]) -> String {
     let value: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
-    let extended = ["/error/@Message.ExtendedInfo", "/@Message.ExtendedInfo", "/Messages"]
-        .into_iter()
-        .map(|at| said(json::list(&value, at)))
-        .find(|said| !said.is_empty());
-    extended.unwrap_or_else(|| json::first_text(&value, &["/error/message", "/message"]))
+    let lists = ["/error/@Message.ExtendedInfo", "/@Message.ExtendedInfo", "/Messages"];
+    let all = |field: &str| {
+        let mut found = lists.into_iter().map(|at| joined(json::list(&value, at), field));
+        found.find(|text| !text.is_empty()).unwrap_or_default()
+    };
+    let said = [all("/Message"), json::first_text(&value, &["/error/message", "/message"]), all("/MessageId")];
+    said.into_iter().find(|text| !text.is_empty()).unwrap_or_default()
 }
 
-/// Messages as people read them.
-pub fn said(messages: &[Value]) -> String {
-    let one = |message: &Value| json::first_text(message, &["/Message", "/MessageId"]);
-    let mut all: Vec<String> = messages.iter().take(8).map(one).filter(|text| !text.is_empty()).collect();
+fn joined(messages: &[Value], field: &str) -> String {
+    let mut all: Vec<String> =
+        messages.iter().take(8).map(|message| json::text(message, field)).filter(|text| !text.is_empty()).collect();
     all.dedup();
     all.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_says_the_most_that_it_can() {
+        let said = |value: Value| messages(value.to_string().as_bytes());
+        let info = json!([{"MessageId": "Base.1.0.A", "Message": "The lid is open."}, {"Message": "Close it."}]);
+        let whole = json!({"error": {"message": "see below", "@Message.ExtendedInfo": info}});
+        assert_eq!(said(whole), "The lid is open.; Close it.");
+        // sushy-emulator's form
+        let names =
+            json!({"error": {"message": "No such disk", "@Message.ExtendedInfo": [{"MessageId": "Base.1.0.A"}]}});
+        assert_eq!(said(names), "No such disk");
+        assert_eq!(said(json!({"error": {"@Message.ExtendedInfo": [{"MessageId": "Base.1.0.A"}]}})), "Base.1.0.A");
+        assert_eq!(said(json!({"Messages": [{"Message": "done"}]})), "done");
+        assert_eq!((said(json!([1])), messages(b"<html>")), (String::new(), String::new()));
+    }
 }

@@ -27,7 +27,8 @@ pub fn of(client: &Client, thing: &Value) -> Vec<ConsoleInfo> {
     for (kind, protocol) in [("SSH", "ssh"), ("IPMI", "ipmi-sol"), ("Telnet", "telnet")] {
         let at = format!("/SerialConsole/{kind}");
         let new = thing.pointer(&at).is_some() && json::flag(thing, &format!("{at}/ServiceEnabled")).unwrap_or(true);
-        if !new && !(old_on && old.iter().any(|k| k == kind)) {
+        let offered = new || (old_on && old.iter().any(|k| k == kind));
+        if !offered {
             continue;
         }
         let port = json::count(thing, &format!("{at}/Port"));

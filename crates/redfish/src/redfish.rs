@@ -11,7 +11,7 @@ use domain::hardware::{
     Bios, BootOverride, ConsoleInfo, ControllerTask, Description, EventLogEntry, PowerAction, Sensor,
 };
 use domain::{Reason, Secret};
-use provider::{Ack, Bmc, BmcState, ProviderResult};
+use provider::{Ack, Bmc, BmcState, ProviderError, ProviderResult};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,6 +42,13 @@ impl Redfish {
     /// Ends the session at the controller, which has few of them. Whoever calls afterwards opens another.
     pub async fn close(&self) -> ProviderResult<()> {
         self.client.log_out().await
+    }
+
+    /// A read of many parts, bounded as a whole.
+    async fn within<T>(&self, reading: impl Future<Output = ProviderResult<T>>) -> ProviderResult<T> {
+        let bound = self.client.timeouts.describe;
+        let late = || ProviderError::unreachable(self.name(), &format!("it does not tell everything within {bound:?}"));
+        tokio::time::timeout(bound, reading).await.unwrap_or_else(|_| Err(late()))
     }
 
     async fn seen(&self) -> ProviderResult<Seen> {
@@ -104,7 +111,8 @@ impl Bmc for Redfish {
     }
 
     async fn media(&self) -> ProviderResult<Option<String>> {
-        media::inserted(&self.client, &self.seen().await?).await
+        let seen = self.seen().await?;
+        self.within(media::inserted(&self.client, &seen)).await
     }
 
     async fn insert_media(&self, url: &str) -> ProviderResult<Ack> {
@@ -116,7 +124,8 @@ impl Bmc for Redfish {
     }
 
     async fn bios(&self) -> ProviderResult<Bios> {
-        bios::read(&self.client, &self.seen().await?).await
+        let seen = self.seen().await?;
+        self.within(bios::read(&self.client, &seen)).await
     }
 
     async fn set_bios(&self, attributes: &BTreeMap<String, String>) -> ProviderResult<Ack> {
@@ -132,11 +141,13 @@ impl Bmc for Redfish {
     }
 
     async fn event_log(&self, limit: usize) -> ProviderResult<Vec<EventLogEntry>> {
-        events::newest(&self.client, &self.seen().await?, limit).await
+        let seen = self.seen().await?;
+        self.within(events::newest(&self.client, &seen, limit)).await
     }
 
     async fn sensors(&self) -> ProviderResult<Vec<Sensor>> {
-        sensors::read(&self.client, &self.seen().await?).await
+        let seen = self.seen().await?;
+        self.within(sensors::read(&self.client, &seen)).await
     }
 
     async fn identify(&self, on: bool) -> ProviderResult<Ack> {
@@ -148,6 +159,7 @@ impl Bmc for Redfish {
     }
 
     async fn console(&self) -> ProviderResult<Vec<ConsoleInfo>> {
-        console::read(&self.client, &self.seen().await?).await
+        let seen = self.seen().await?;
+        self.within(console::read(&self.client, &seen)).await
     }
 }

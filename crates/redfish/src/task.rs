@@ -43,7 +43,7 @@ async fn follow(client: &Client, task: &str, what: &str) -> ProviderResult<Ack> 
             }
             Ok(ControllerTask::Running { .. }) | Err(_) => {}
         }
-        let next = Instant::now() + pause.unwrap_or(client.timeouts.poll).min(PAUSE_MAX);
+        let next = Instant::now() + pause.unwrap_or_default().min(PAUSE_MAX).max(client.timeouts.poll);
         if next >= deadline {
             return match seen {
                 Ok(_) => Ok(Ack::Accepted),
@@ -70,8 +70,7 @@ fn judge(client: &Client, task: &str, answer: &Answer) -> ProviderResult<Control
         (_, Ok(value)) => value,
         (_, Err(_)) => Value::Null,
     };
-    let said = [client::said(json::list(&value, "/Messages")), client::messages(&answer.body)];
-    let message = limits::short(said.iter().find(|text| !text.is_empty()).map_or("", String::as_str));
+    let message = limits::short(&client::messages(&answer.body));
     let percent = json::number(&value, "/PercentComplete").filter(|p| (0.0..=100.0).contains(p)).map(|p| p as u8);
     let state = json::text(&value, "/TaskState");
     if !matches!(answer.status, 200..300) {

@@ -144,6 +144,8 @@ impl Wire {
             .uri(ask.path.as_str())
             .header(header::HOST, self.host.clone())
             .header(header::ACCEPT, "application/json")
+            // some compress unless they are told not to
+            .header(header::ACCEPT_ENCODING, "identity")
             .header(header::USER_AGENT, "millwright")
             .header("odata-version", "4.0");
         for (name, value) in &ask.headers {

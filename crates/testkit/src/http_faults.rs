@@ -19,6 +19,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -44,6 +45,8 @@ pub enum Fault {
     Busy(u64),
     /// Acted on; the answer is no JSON.
     Malformed,
+    /// Acted on; in the answer some values are replaced by others that nobody expects there, by this seed.
+    Odd(u64),
     /// Answered with 204 and not acted on.
     DoNothing,
     /// Answered with more bytes than anybody should take.
@@ -103,6 +106,9 @@ pub struct Faults {
     armed: Mutex<Vec<Armed>>,
     any: AtomicBool,
     hits: AtomicUsize,
+    opened: AtomicUsize,
+    open: AtomicUsize,
+    hang_up: Notify,
 }
 
 impl Faults {
@@ -123,6 +129,21 @@ impl Faults {
 
     pub fn hits(&self) -> usize {
         self.hits.load(Ordering::Acquire)
+    }
+
+    /// Connections ever made.
+    pub fn opened(&self) -> usize {
+        self.opened.load(Ordering::Acquire)
+    }
+
+    /// Connections there are now.
+    pub fn open(&self) -> usize {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// Every connection is closed, whatever goes on over it.
+    pub fn hang_up(&self) {
+        self.hang_up.notify_waiters();
     }
 
     fn due(&self, asked: &Asked) -> Option<Fault> {
@@ -160,11 +181,15 @@ pub async fn serve<H: Handler>(
         };
         drop(socket.set_nodelay(true));
         let (tls, faults, handler, closed) = (tls.clone(), faults.clone(), handler.clone(), closed.clone());
+        faults.opened.fetch_add(1, Ordering::AcqRel);
+        faults.open.fetch_add(1, Ordering::AcqRel);
         tokio::spawn(async move {
             tokio::select! {
-                () = one(socket, tls, faults, handler) => {}
+                () = one(socket, tls, faults.clone(), handler) => {}
+                () = faults.hang_up.notified() => {}
                 () = closed.cancelled() => {}
             }
+            faults.open.fetch_sub(1, Ordering::AcqRel);
         });
     }
 }
@@ -244,12 +269,49 @@ async fn answer<H: Handler>(
             let reply = handler.answer(asked).await;
             Reply { status: if reply.status == 204 { 200 } else { reply.status }, ..Reply::default() }.malformed()
         }
+        Some(Fault::Odd(seed)) => {
+            let mut reply = handler.answer(asked).await;
+            if let Ok(mut value) = serde_json::from_slice(&reply.body) {
+                make_odd(&mut value, &mut (seed ^ 0x9e37_79b9_7f4a_7c15));
+                reply.body = serde_json::Value::to_string(&value).into_bytes();
+            }
+            reply
+        }
         Some(Fault::DoNothing) => Reply::status(204),
         Some(Fault::Huge) => Reply { status: 200, body: vec![b' '; 16 * 1024 * 1024], headers: Vec::new() },
         Some(Fault::LongHead) => Reply::status(200).with("x-long", "x".repeat(256 * 1024)),
         Some(Fault::Redirect(to)) => Reply::status(307).with("location", to),
     };
     response(reply, false)
+}
+
+/// About one value in eight.
+fn make_odd(value: &mut serde_json::Value, state: &mut u64) {
+    use serde_json::{Value, json};
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    let dice = *state >> 33;
+    if dice.is_multiple_of(8) {
+        *value = match dice / 8 % 12 {
+            0 => Value::Null,
+            1 => json!(-1),
+            2 => json!(1e300),
+            3 => json!(u64::MAX),
+            4 => json!([]),
+            5 => json!({}),
+            6 => json!(""),
+            7 => json!("ü\u{0}\r\n".repeat(400)),
+            8 => json!([[{"@odata.id": "/redfish/v1"}]]),
+            9 => json!({"@odata.id": "http://elsewhere.invalid/"}),
+            10 => json!("/redfish/v1/../../etc/passwd"),
+            _ => json!(true),
+        };
+        return;
+    }
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(|one| make_odd(one, state)),
+        Value::Object(all) => all.values_mut().for_each(|one| make_odd(one, state)),
+        _ => {}
+    }
 }
 
 impl Reply {
@@ -266,7 +328,7 @@ fn response(reply: Reply, cut: bool) -> Result<Response<Out>, io::Error> {
     }
     let full = reply.body.len() as u64;
     let shown = if cut { reply.body.len() / 2 } else { reply.body.len() };
-    let body = Out { data: Some(Bytes::from(reply.body).slice(..shown)), full, cut };
+    let body = Out { data: Some(Bytes::from(reply.body).slice(..shown)), full, cut, sent: false };
     response.body(body).map_err(io::Error::other)
 }
 
@@ -275,15 +337,22 @@ struct Out {
     data: Option<Bytes>,
     full: u64,
     cut: bool,
+    /// What there is has gone out.
+    sent: bool,
 }
 
 impl Body for Out {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.data.take().filter(|data| !data.is_empty()) {
             Some(data) => Poll::Ready(Some(Ok(Frame::data(data)))),
+            None if self.cut && !self.sent => {
+                self.sent = true;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
             None if self.cut => Poll::Ready(Some(Err(io::Error::other("cut on demand")))),
             None => Poll::Ready(None),
         }

@@ -1,5 +1,6 @@
-//! sushy-emulator of OpenStack, a Redfish service that nobody here wrote, with its fake driver: machines that keep
-//! their power and boot device in a file. Gone when the process ends, however it ends.
+//! sushy-emulator of OpenStack, a Redfish service that nobody here wrote: with its fake driver (machines that keep their
+//! power and boot device in a file), or with its libvirt driver over the test hypervisor that is built into libvirt
+//! (domains in memory: also processors, BIOS attributes, firmware updates). Gone when the process ends, however it ends.
 //!
 //! It lives in a Python environment of its own in the user's cache, which `scripts/test` makes once.
 #![allow(clippy::expect_used, clippy::panic)] // for tests only: what cannot be set up is a failed test
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 pub const USERNAME: &str = "admin";
 const VERSION: &str = "sushy-tools==2.2.0";
+const LIBVIRT: &str = "libvirt-python==12.8.0";
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Dropped: stopped, its folder removed.
@@ -55,6 +57,22 @@ impl Sushy {
     /// So many systems, `node-0000` and on, with UUIDs that end in their number; off, with one network interface
     /// and one drive each.
     pub fn start(systems: usize, password: &str, tls: Option<&Pair>) -> Self {
+        Self::run(&format!("SUSHY_EMULATOR_FAKE_DRIVER = True\n{}", machines(systems)), password, tls)
+    }
+
+    /// One system, number 0, of libvirt's test hypervisor: off, with 4 processors and 8 GiB.
+    pub fn start_libvirt(password: &str) -> Self {
+        let has_it = Command::new(program("python")).args(["-c", "import libvirt"]).stderr(Stdio::null()).status();
+        let (at, has_it) = (environment(), has_it.is_ok_and(|status| status.success()));
+        assert!(
+            has_it,
+            "libvirt is not there; install it: apt-get install -y --no-install-recommends libvirt-dev pkg-config python3-dev && {}/bin/pip install {LIBVIRT} (or run scripts/test)",
+            at.display()
+        );
+        Self::run(&domain(), password, None)
+    }
+
+    fn run(machines: &str, password: &str, tls: Option<&Pair>) -> Self {
         let folder = tempfile::Builder::new().prefix("millwright-sushy-").tempdir_in(crate::scratch::place());
         let folder = folder.expect("a folder").keep();
         let emulator = program("sushy-emulator");
@@ -62,15 +80,14 @@ impl Sushy {
         let port = free_port();
         let mut config = format!(
             "SUSHY_EMULATOR_LISTEN_IP = '127.0.0.1'\nSUSHY_EMULATOR_LISTEN_PORT = {port}\n\
-             SUSHY_EMULATOR_FAKE_DRIVER = True\nSUSHY_EMULATOR_STATE_DIR = {folder:?}\n\
-             SUSHY_EMULATOR_AUTH_FILE = {:?}\n",
+             SUSHY_EMULATOR_STATE_DIR = {folder:?}\nSUSHY_EMULATOR_AUTH_FILE = {:?}\n",
             folder.join("htpasswd")
         );
         if let Some(pair) = tls {
             let (cert, key) = pair.write(&folder);
             write!(config, "SUSHY_EMULATOR_SSL_CERT = {cert:?}\nSUSHY_EMULATOR_SSL_KEY = {key:?}\n").expect("text");
         }
-        config.push_str(&machines(systems));
+        config.push_str(machines);
         let file = folder.join("sushy.conf.py");
         std::fs::write(&file, config).expect("written");
         let guard = Command::new("sh")
@@ -162,5 +179,20 @@ fn machines(systems: usize) -> String {
     }
     format!(
         "SUSHY_EMULATOR_FAKE_SYSTEMS = [\n{fakes}]\nSUSHY_EMULATOR_STORAGE = {{\n{storage}}}\nSUSHY_EMULATOR_DRIVES = {{\n{drives}}}\n"
+    )
+}
+
+/// The hypervisor forgets everything with its last connection, so one is kept open: in a setting, since those stay.
+fn domain() -> String {
+    let uuid = Sushy::uuid(0);
+    format!(
+        "import libvirt\nKEPT_OPEN = libvirt.open('test:///default')\n\
+         SUSHY_EMULATOR_LIBVIRT_URI = 'test:///default'\n\
+         KEPT_OPEN.lookupByName('test').destroy()\nKEPT_OPEN.lookupByName('test').undefine()\n\
+         KEPT_OPEN.defineXML(\"\"\"<domain type='test'><name>node-0000</name><uuid>{uuid}</uuid>\
+         <memory unit='GiB'>8</memory><vcpu>4</vcpu><os><type arch='i686'>hvm</type><boot dev='hd'/></os>\
+         <devices><disk type='file' device='disk'><source file='/disk.raw'/><target dev='vda' bus='virtio'/></disk>\
+         <interface type='network'><mac address='52:54:00:4d:00:00'/><source network='default'/>\
+         </interface></devices></domain>\"\"\")\n"
     )
 }

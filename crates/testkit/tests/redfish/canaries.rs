@@ -23,7 +23,8 @@ async fn no_secret_is_in_what_is_said() {
         let (responder, bmc) = one(door).await;
         write!(said, "{bmc:?} {} {:?}", bmc.name(), bmc.describe().await).expect("text");
         tokens.extend(responder.tokens());
-        let quoting = format!("{{\"error\": {{\"message\": \"Basic {} {}\"}}}}", basic(), password());
+        let quoted = [basic(), password().to_owned(), responder.tokens().concat()].join(" ");
+        let quoting = format!("{{\"error\": {{\"message\": \"{quoted}\"}}}}");
         for (method, fault) in [
             ("POST", Fault::Status(400, quoting.clone())),
             ("PATCH", Fault::Status(500, quoting.clone())),

@@ -4,13 +4,18 @@
 
 mod canaries;
 mod changes;
+mod connections;
 mod describe;
 mod errors;
 mod faults;
 mod fixture;
+mod many;
+mod odd_answers;
 mod power_and_boot;
 mod sessions;
+mod suite;
 mod sushy;
 mod sushy_faults;
+mod sushy_libvirt;
 mod tasks;
 mod trust;

@@ -109,8 +109,15 @@ impl HostPort {
     }
 }
 
-/// What stands before `://`, between it and `?`, and the options behind that.
-fn split(text: &str) -> Result<(&str, &str, Vec<(&str, &str)>), String> {
+/// An endpoint's text, taken apart.
+struct Parts<'a> {
+    scheme: &'a str,
+    /// What stands between `://` and `?`.
+    rest: &'a str,
+    options: Vec<(&'a str, &'a str)>,
+}
+
+fn split(text: &str) -> Result<Parts<'_>, String> {
     let (rest, query) = text.split_once('?').unwrap_or((text, ""));
     let (scheme, rest) = rest.split_once("://").unwrap_or(("", rest));
     if rest.contains('@') {
@@ -119,12 +126,12 @@ fn split(text: &str) -> Result<(&str, &str, Vec<(&str, &str)>), String> {
     let options = query.split('&').filter(|option| !option.is_empty()).map(|option| {
         option.split_once('=').ok_or_else(|| format!("the option {option:?} has no value; write {option}=…"))
     });
-    Ok((scheme, rest, options.collect::<Result<_, _>>()?))
+    Ok(Parts { scheme, rest, options: options.collect::<Result<_, _>>()? })
 }
 
 impl BmcEndpoint {
     pub fn parse(text: &str) -> Result<Self, String> {
-        let (scheme, rest, options) = split(text)?;
+        let Parts { scheme, rest, options } = split(text)?;
         let (protocol, port) = match scheme {
             "" => (BmcProtocol::Any, HTTPS_PORT),
             "https" | "redfish" => (BmcProtocol::Redfish, HTTPS_PORT),
@@ -176,7 +183,7 @@ impl BmcEndpoint {
 
 impl SshEndpoint {
     pub fn parse(text: &str) -> Result<Self, String> {
-        let (scheme, rest, options) = split(text)?;
+        let Parts { scheme, rest, options } = split(text)?;
         if !matches!(scheme, "" | "ssh") {
             return Err(format!("{scheme:?} is not known; use ssh:// or leave it out"));
         }

@@ -399,7 +399,9 @@ impl Config {
             return Err("telemetry.otlp_endpoint: must not hold a user or a password; what the collector wants to see goes into OTEL_EXPORTER_OTLP_HEADERS".to_owned());
         }
         if self.datacenter.enabled && self.providers.contains_key(crate::providers::DATACENTER) {
-            return Err("providers.datacenter: that name is the built-in provider's; set it up in [datacenter]".to_owned());
+            return Err(
+                "providers.datacenter: that name is the built-in provider's; set it up in [datacenter]".to_owned()
+            );
         }
         for (name, provider) in &self.providers {
             match provider.kind.as_str() {

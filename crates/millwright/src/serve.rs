@@ -12,7 +12,7 @@ use engine::{Engine, EngineOptions};
 use reconcile::{Reconciler, ReconcilerOptions};
 use service::{Call, CallerLimits, NewMachine, Service, Vault};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;

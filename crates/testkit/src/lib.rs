@@ -14,5 +14,6 @@ pub mod power;
 pub mod samples;
 pub mod scratch;
 pub mod server;
+pub mod sshd;
 pub mod tls;
 pub mod web;

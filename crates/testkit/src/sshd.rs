@@ -86,21 +86,32 @@ mount --bind $h/var-lib /var/lib
 mount --bind $h/class /sys/class
 mount --bind $h/boot_id /proc/sys/kernel/random/boot_id
 mount --bind $h/tmp /tmp
+[ ! -e $h/shell ] || mount --bind $h/shell /bin/sh
 # what a reboot empties
 rm -rf /tmp/* /run/millwright
 exec /usr/sbin/sshd -D -e -f $h/sshd_config
 "#;
 
-const REBOOT: &str = "#!/bin/sh\n[ \"$(id -u)\" = 0 ] || { echo 'Must be root.' >&2; exit 1; }\nkill -TERM 1\n";
+const REBOOT: &str = "#!/bin/sh\n[ \"$(id -u)\" = 0 ] || { echo 'Must be root.' >&2; exit 1; }\n\
+    # as a system does it: asked now, done a little later\n(sleep 0.2; kill -TERM 1) >/dev/null 2>&1 &\n";
 
 impl SshHost {
     /// A host with an Ed25519 key. Answers once it takes connections.
     pub fn start() -> Self {
-        Self::with_host_key("ed25519")
+        Self::made("ed25519", None)
     }
 
     /// The kind of its key, as `ssh-keygen -t` takes it.
     pub fn with_host_key(kind: &str) -> Self {
+        Self::made(kind, None)
+    }
+
+    /// Another program is its `/bin/sh`.
+    pub fn with_shell(shell: &str) -> Self {
+        Self::made("ed25519", Some(shell))
+    }
+
+    fn made(kind: &str, shell: Option<&str>) -> Self {
         for needed in [SSHD, "/usr/bin/ssh-keygen"] {
             assert!(Path::new(needed).is_file(), "{needed} of OpenSSH is missing; install it: {INSTALL}");
         }
@@ -111,6 +122,9 @@ impl SshHost {
         let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
         furnish(&folder, port);
         keygen(&folder.join("host_key"), kind, "");
+        if let Some(shell) = shell {
+            std::os::unix::fs::symlink(shell, folder.join("shell")).expect("its shell");
+        }
         let boot_id_file = folder.join("boot_id");
         let host = Self { folder, port, guard: Mutex::default(), boot_id_file };
         host.add_key("client.key", "ed25519", "");

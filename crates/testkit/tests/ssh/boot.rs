@@ -1,8 +1,9 @@
 //! Reboots are proven by the boot id, and a command that one has ended is not taken for one that runs.
 
 use crate::fixture::*;
+use crate::wire::{Spoil, Wire};
 use domain::Reason;
-use provider::{Ack, ExecState};
+use provider::{Ack, ExecState, ProviderError};
 use ssh::Host;
 use testkit::sshd::{SshHost, WORKER};
 
@@ -39,6 +40,36 @@ async fn a_reboot_is_proven_by_the_boot_id() {
     let after = host.boot_id().await.expect("a boot id");
     assert_eq!(after, machine.boot_id());
     assert_ne!(before, after);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reboot_is_accepted_only_if_it_was_delivered() {
+    let machine = SshHost::start();
+    // it gets no further than this
+    machine.program("reboot", "#!/bin/sh\necho asked >>/tmp/asked\nsleep 86444\n");
+    let wire = Wire::to(machine.at()).await;
+    let host = Host::new(wire.at.clone(), machine.login(), "fleet", machine.fingerprint(), None, patient());
+    let asked = || std::fs::read_to_string(machine.inside("/tmp/asked")).map_or(0, |text| text.lines().count());
+    host.boot_id().await.expect("connected");
+    let cut = async {
+        until("the reboot", || asked() == 1).await;
+        wire.cut();
+    };
+    assert_eq!(tokio::join!(host.reboot(), cut).0, Ok(Ack::Accepted), "it was heard to begin");
+    host.boot_id().await.expect("connected");
+    wire.spoil_after(2048, Spoil::Deafen);
+    let cut = async {
+        until("the reboot", || asked() == 2).await;
+        wire.cut();
+    };
+    let unheard = tokio::join!(host.reboot(), cut).0;
+    assert!(matches!(&unheard, Err(ProviderError::Unknown { .. })), "{unheard:?}");
+    host.boot_id().await.expect("connected");
+    wire.spoil_after(2048, Spoil::Cut);
+    let unsent = host.reboot().await;
+    assert!(matches!(&unsent, Err(ProviderError::Unknown { .. })), "{unsent:?}");
+    assert_eq!(host.boot_id().await, Ok(machine.boot_id()));
+    assert_eq!(asked(), 2, "half a script asks for nothing");
 }
 
 #[tokio::test]

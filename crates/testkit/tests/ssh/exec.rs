@@ -2,7 +2,7 @@
 
 use crate::fixture::*;
 use provider::{Ack, Command, ExecState, Stream};
-use testkit::sshd::WORKER;
+use testkit::sshd::{SshHost, WORKER};
 
 #[tokio::test]
 async fn streams_are_apart_and_in_order_while_it_runs() {
@@ -182,4 +182,41 @@ async fn a_short_command_is_run_while_we_wait() {
     assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o7777, 0o640);
     assert!(host.write_file("/etc", b"", 0o600).await.is_err(), "a folder stays one");
     assert!(host.write_file("/nowhere/x", b"", 0o600).await.is_err());
+}
+
+/// The scripts keep to what every shell knows. `MILLWRIGHT_TEST_SHELLS` names others, such as `/bin/busybox`.
+#[tokio::test]
+async fn the_scripts_run_in_other_shells() {
+    let shells = std::env::var("MILLWRIGHT_TEST_SHELLS").unwrap_or_else(|_| "/bin/bash".into());
+    for shell in shells.split(' ') {
+        let machine = SshHost::with_shell(shell);
+        let (host, (first, second)) = (reach(&machine), (key(), key()));
+        let told = host.run(&command("readlink", &["/proc/self/exe"]), None).await.expect("it runs");
+        assert_eq!(told.status, Some(0), "{told:?}");
+        let input = domain::Secret::new("it's\na secret");
+        let mut command = sh("readlink -f /proc/$$/exe; cat; echo \"$A\" >&2; exit 42");
+        command.environment.insert("A".into(), "'$x\n".into());
+        assert_eq!(host.start(&command, &first, Some(&input)).await, Ok(Ack::Accepted), "{shell}");
+        let (status, output) = ended(&host, &first).await;
+        assert_eq!(status, 42, "{shell}: {}", words(&output));
+        let real = std::fs::canonicalize(shell).expect("the shell").display().to_string();
+        let stdout = String::from_utf8(of(Stream::Stdout, &output)).expect("text");
+        // the kernel tells the name of the place that it is mounted on
+        let (exe, read) = stdout.split_once('\n').expect("a line");
+        assert_eq!(read, input.reveal(), "{shell} as {exe}, {real}");
+        assert_eq!(of(Stream::Stderr, &output), b"'$x\n\n", "{shell}");
+        assert_eq!(
+            host.start(&sh("trap '' TERM; sleep 86443 & while :; do sleep 1; done"), &second, None).await,
+            Ok(Ack::Accepted)
+        );
+        until("the command", || !processes_with("sleep 86443").is_empty()).await;
+        assert_eq!(host.start(&sh("exit 1"), &second, None).await, Ok(Ack::Accepted));
+        assert_eq!(host.kill(&second).await, Ok(Ack::Done), "{shell}");
+        assert_eq!(processes_with("86443"), Vec::<String>::new(), "{shell}");
+        assert_eq!(ended(&host, &second).await.0, 137, "{shell}");
+        assert_eq!(host.write_file("/run/x", b"\0\xff", 0o600).await, Ok(Ack::Done), "{shell}");
+        assert_eq!(host.identity().await.expect("an identity").boot_id, machine.boot_id(), "{shell}");
+        assert_eq!(host.reboot().await, Ok(Ack::Accepted), "{shell}");
+        until("the boot", || machine.boots() == 2).await;
+    }
 }

@@ -73,7 +73,8 @@ async fn secrets_stand_nowhere() {
     let writer = traced.clone();
     let subscriber =
         tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone());
-    let _guard = tracing::subscriber::set_default(subscriber.finish());
+    // of the whole process: what other tests trace is searched, too
+    tracing::subscriber::set_global_default(subscriber.finish()).expect("no other is set");
     let machine = testkit::sshd::SshHost::start();
     let (passphrase, input) = (canary::plant("passphrase"), canary::plant("stdin"));
     let login = machine.login_with("ed25519", &passphrase);

@@ -23,7 +23,8 @@ struct Shared {
     open: AtomicUsize,
     total: AtomicUsize,
     cuts: watch::Sender<u64>,
-    deaf: watch::Sender<bool>,
+    /// Those are deaf that there were before this many cuts; 0: none.
+    deaf: AtomicU64,
     /// Bytes left before it happens; `u64::MAX`: not armed.
     left: AtomicU64,
     spoil: std::sync::Mutex<Spoil>,
@@ -43,8 +44,8 @@ impl Wire {
             to,
             open: AtomicUsize::new(0),
             total: AtomicUsize::new(0),
-            cuts: watch::channel(0).0,
-            deaf: watch::channel(false).0,
+            cuts: watch::channel(1).0,
+            deaf: AtomicU64::new(0),
             left: AtomicU64::new(u64::MAX),
             spoil: std::sync::Mutex::new(Spoil::Cut),
         });
@@ -75,7 +76,6 @@ impl Wire {
 
     /// Cuts every connection there is.
     pub fn cut(&self) {
-        self.shared.deaf.send_replace(false);
         self.shared.cuts.send_modify(|n| *n += 1);
     }
 
@@ -101,6 +101,7 @@ impl Drop for Wire {
 async fn carry(client: TcpStream, shared: &Shared) {
     let Ok(server) = TcpStream::connect((shared.to.host.as_str(), shared.to.port)).await else { return };
     let mut cuts = shared.cuts.subscribe();
+    let age = *cuts.borrow_and_update();
     let ((mut from_us, mut to_us), (mut from_host, mut to_host)) = (client.into_split(), server.into_split());
     let forth = async {
         let mut piece = vec![0; 4096];
@@ -111,7 +112,7 @@ async fn carry(client: TcpStream, shared: &Shared) {
                     shared.left.store(u64::MAX, Ordering::SeqCst);
                     match *shared.spoil.lock().expect("unpoisoned") {
                         Spoil::Cut => return,
-                        Spoil::Deafen => drop(shared.deaf.send_replace(true)),
+                        Spoil::Deafen => shared.deaf.store(age, Ordering::SeqCst),
                     }
                 } else {
                     shared.left.store(left - n as u64, Ordering::SeqCst);
@@ -125,7 +126,8 @@ async fn carry(client: TcpStream, shared: &Shared) {
     let back = async {
         let mut piece = vec![0; 4096];
         while let Ok(n @ 1..) = from_host.read(&mut piece).await {
-            if !*shared.deaf.borrow() && to_us.write_all(&piece[..n]).await.is_err() {
+            let deaf = shared.deaf.load(Ordering::SeqCst) == age;
+            if !deaf && to_us.write_all(&piece[..n]).await.is_err() {
                 return;
             }
         }

@@ -35,24 +35,22 @@ async fn starting_again_is_no_second_start() {
 
 #[tokio::test]
 async fn of_starts_that_race_one_starts() {
-    let (machine, key) = (shared(), key());
+    let (machine, key) = (SshHost::start(), key());
     let command = sh(&format!("echo x >>/tmp/{key}"));
-    let hosts: Vec<Host> = (0..6).map(|_| reach(machine)).collect();
-    // connected, so that they really come at the same time
-    for host in &hosts {
-        host.boot_id().await.expect("an answer");
-    }
+    // all of them have looked, and have found nothing, before the first goes on
+    let together = "#!/bin/sh\necho x >>/tmp/come\nuntil [ $(wc -l </tmp/come) -ge 6 ]; do sleep 0.02; done\n\
+                    exec /usr/bin/setsid \"$@\"\n";
+    machine.program("setsid", together);
+    let hosts: Vec<Host> = (0..6).map(|_| reach(&machine)).collect();
     let starts = hosts.iter().map(|host| host.start(&command, &key, None));
     for started in futures::future::join_all(starts).await {
         assert_eq!(started, Ok(Ack::Accepted));
     }
+    assert_eq!(count(&machine, "come"), 6);
     assert_eq!(ended(&hosts[0], &key).await.0, 0);
-    assert_eq!(count(machine, &key), 1);
-    let folders = std::fs::read_dir(machine.inside("/var/lib/millwright/exec")).expect("a folder").flatten();
-    let of_key = |entry: &std::fs::DirEntry| {
-        std::fs::read_to_string(entry.path().join("lock")).is_ok_and(|lock| lock.contains(&key))
-    };
-    assert_eq!(folders.filter(of_key).count(), 1, "the others have left nothing behind");
+    let folders = || std::fs::read_dir(machine.inside("/var/lib/millwright/exec")).expect("a folder").count();
+    assert_eq!(folders(), 2, "the others have left nothing behind");
+    assert_eq!(count(&machine, &key), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,22 +74,39 @@ async fn a_start_whose_answer_is_lost_is_found_again() {
     assert_eq!(count(machine, &key), 1);
 }
 
+/// What a host's server passes on to the shell, it passes on by packets of this size.
+const PACKET: usize = 32768;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn half_a_script_does_nothing() {
-    let (machine, key) = (shared(), key());
+    let machine = SshHost::start();
     let wire = Wire::to(machine.at()).await;
     let host = Host::new(wire.at.clone(), machine.login(), "fleet", machine.fingerprint(), None, patient());
+    let exec = machine.inside("/var/lib/millwright");
+    let padded = |pad: usize| {
+        let mut command = sh("echo x >>/tmp/ran");
+        command.environment.insert("PAD".into(), "x".repeat(pad));
+        command
+    };
+    // how long the script is without the padding, more or less
+    let short = key();
     host.boot_id().await.expect("connected");
-    // most of it arrives: the common part and the command, not the end
-    wire.spoil_after(6000, Spoil::Cut);
-    let command = sh(&format!("echo x >>/tmp/{key}"));
-    let started = host.start(&command, &key, None).await;
-    assert!(matches!(&started, Err(ProviderError::Unknown { .. })), "{started:?}");
-    assert!(wire.is_spoilt());
-    assert_eq!(host.poll(&key, 0).await.map(|p| p.state), Ok(ExecState::NeverStarted));
-    assert_eq!(host.start(&command, &key, None).await, Ok(Ack::Accepted));
-    assert_eq!(ended(&host, &key).await.0, 0);
-    assert_eq!(count(machine, &key), 1);
+    let before = wire.sent();
+    assert_eq!(host.start(&padded(0), &short, None).await, Ok(Ack::Accepted));
+    let length = (wire.sent() - before) as usize;
+    assert_eq!(ended(&host, &short).await.0, 0);
+    std::fs::remove_dir_all(&exec).expect("removed");
+    // the script is cut at so many bytes before its end: from its last lines back into those that only prepare
+    for missing in (700..3000).step_by(150) {
+        host.boot_id().await.expect("connected");
+        wire.spoil_after(PACKET as u64 + 500, Spoil::Cut);
+        let started = host.start(&padded(PACKET - length + missing), &key(), None).await;
+        assert!(matches!(&started, Err(ProviderError::Unknown { .. })), "{missing}: {started:?}");
+        assert!(wire.is_spoilt());
+        assert_eq!(host.boot_id().await, Ok(machine.boot_id()));
+        assert!(!exec.exists(), "{missing} bytes were missing, and something was done");
+    }
+    assert_eq!(count(&machine, "ran"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 /// From where on, counted in bytes that we sent since it was armed, a call is spoilt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spoil {
-    /// What we send does not arrive, and the connection is cut.
+    /// What we send from there on does not arrive, and the connection is cut.
     Cut,
     /// What we send arrives; nothing that is answered does.
     Deafen,
@@ -22,6 +22,7 @@ struct Shared {
     to: HostPort,
     open: AtomicUsize,
     total: AtomicUsize,
+    sent: AtomicU64,
     cuts: watch::Sender<u64>,
     /// Those are deaf that there were before this many cuts; 0: none.
     deaf: AtomicU64,
@@ -44,6 +45,7 @@ impl Wire {
             to,
             open: AtomicUsize::new(0),
             total: AtomicUsize::new(0),
+            sent: AtomicU64::new(0),
             cuts: watch::channel(1).0,
             deaf: AtomicU64::new(0),
             left: AtomicU64::new(u64::MAX),
@@ -72,6 +74,11 @@ impl Wire {
     /// Connections there are now, and there were.
     pub fn connections(&self) -> (usize, usize) {
         (self.shared.open.load(Ordering::SeqCst), self.shared.total.load(Ordering::SeqCst))
+    }
+
+    /// Bytes that we sent.
+    pub fn sent(&self) -> u64 {
+        self.shared.sent.load(Ordering::SeqCst)
     }
 
     /// Cuts every connection there is.
@@ -110,14 +117,19 @@ async fn carry(client: TcpStream, shared: &Shared) {
             if left != u64::MAX {
                 if left < n as u64 {
                     shared.left.store(u64::MAX, Ordering::SeqCst);
-                    match *shared.spoil.lock().expect("unpoisoned") {
-                        Spoil::Cut => return,
+                    let spoil = *shared.spoil.lock().expect("unpoisoned");
+                    match spoil {
+                        Spoil::Cut => {
+                            drop(to_host.write_all(&piece[..left as usize]).await);
+                            return;
+                        }
                         Spoil::Deafen => shared.deaf.store(age, Ordering::SeqCst),
                     }
                 } else {
                     shared.left.store(left - n as u64, Ordering::SeqCst);
                 }
             }
+            shared.sent.fetch_add(n as u64, Ordering::SeqCst);
             if to_host.write_all(&piece[..n]).await.is_err() {
                 return;
             }

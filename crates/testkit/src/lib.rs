@@ -19,6 +19,7 @@ pub mod samples;
 pub mod scratch;
 pub mod server;
 pub mod sushy;
+pub mod sshd;
 pub mod tls;
 pub mod udp_proxy;
 pub mod web;

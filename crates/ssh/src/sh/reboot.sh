@@ -6,4 +6,6 @@ elif command -v reboot >/dev/null; then set -- reboot
 elif command -v shutdown >/dev/null; then set -- shutdown -r now
 else no missing "systemctl, reboot or shutdown"; fi
 say going
+# so that this is heard; some systems are gone at once
+sleep 1
 why=$(as_root "$@" </dev/null 2>&1 >/dev/null) || say "no failed $*: $(printf '%s' "$why" | head -n 1)"

@@ -7,6 +7,8 @@ pub mod fault_proxy;
 pub mod fleet;
 pub mod fuzz;
 pub mod golden;
+pub mod kubeadm;
+pub mod kubernetes;
 pub mod lifecycles;
 pub mod otlp;
 pub mod postgres;

@@ -101,6 +101,10 @@ impl Cluster {
     }
 
     fn from_now(&self) -> Instant {
+        self.session_until(self.until()).await
+    }
+
+    fn until(&self) -> Instant {
         Instant::now() + self.inner.deadline
     }
 
@@ -148,6 +152,7 @@ impl Cluster {
         let shared = self.watched_pods(&node.name, &nodes);
         let read = async || self.drain_of(&node.name).await;
         shared.get(self.inner.watch_age, self.from_now(), read).await.map(|drain| Drain::clone(&drain))
+        shared.get(self.inner.watch_age, self.until(), read).await.map(|drain| Drain::clone(&drain))
     }
 
     /// The node whose pods must be looked at, or what is known without.
@@ -186,6 +191,7 @@ impl Cluster {
 
     pub(crate) async fn nodes(&self, age: Duration) -> ProviderResult<Arc<Vec<Node>>> {
         let deadline = self.from_now();
+        let deadline = self.until();
         let read = async || {
             let mut session = self.session_until(deadline).await?;
             session.list("/api/v1/nodes", "", "list nodes", NODES_MAX, |node: NodeObject| Node::from(node)).await

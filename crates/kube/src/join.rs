@@ -9,11 +9,13 @@ use crate::rest::{Ask, Session};
 use base64::Engine as _;
 use domain::stage::FailureClass;
 use domain::{Secret, Timestamp};
+use domain::{Reason, Secret, Timestamp};
 use http::{Method, StatusCode};
 use provider::{Ack, ProviderError, ProviderResult};
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 const TOKENS: &str = "/api/v1/namespaces/kube-system/secrets";
@@ -57,6 +59,8 @@ impl Cluster {
         let mut session = self.session().await?;
         let (endpoint, ca_hash) = self.joinable(&mut session).await?;
         let now = now();
+        // by the clock that will judge it
+        let now = session.server_time()?;
         let expires_at = now.plus(ttl.clamp(TTL.0, TTL.1));
         let (token_id, token) = self.create_token(&mut session, expires_at).await?;
         // a token that stays a little longer is not worth failing for
@@ -83,6 +87,11 @@ impl Cluster {
             Err(ProviderError::Refused { class: FailureClass::NeedsOperator, reason, message })
                 if reason == domain::Reason::ProviderRefused =>
             {
+            Err(ProviderError::Refused {
+                class: FailureClass::NeedsOperator,
+                reason: Reason::ProviderRefused,
+                message,
+            }) => {
                 tracing::info!(cluster = self.name(), message, "cluster-info cannot be read; the kubeconfig serves");
                 None
             }

@@ -10,6 +10,8 @@ use crate::objects::{List, Status};
 use domain::stage::FailureClass;
 use domain::{Reason, Secret};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
+use domain::{Reason, Secret, Timestamp};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -91,6 +93,8 @@ pub(crate) struct Session<'a> {
     tls: Arc<ClientConfig>,
     deadline: Instant,
     connection: Option<SendRequest<Full<Bytes>>>,
+    /// What time the server said it was with its last answer.
+    server_time: Option<Timestamp>,
     _turn: SemaphorePermit<'a>,
 }
 
@@ -115,10 +119,16 @@ impl<'a> Session<'a> {
     ) -> ProviderResult<Self> {
         let (token, tls) = (access.token(cluster)?, access.tls(cluster)?);
         Ok(Self { cluster, what, access, token, tls, deadline, connection: None, _turn: turn })
+        Ok(Self { cluster, what, access, token, tls, deadline, connection: None, server_time: None, _turn: turn })
     }
 
     pub fn deadline(&self) -> Instant {
         self.deadline
+    }
+
+    /// The server's own clock, once it has answered.
+    pub fn server_time(&self) -> ProviderResult<Timestamp> {
+        self.server_time.ok_or_else(|| ProviderError::bad_answer(self.what, "its answers do not say what time it is"))
     }
 
     /// Reads an object. `None`: it is not there.
@@ -312,6 +322,7 @@ impl<'a> Session<'a> {
         };
         let status = response.status();
         let come_back = response.headers().get(RETRY_AFTER).and_then(|v| v.to_str().ok()?.parse().ok());
+        self.server_time = response.headers().get(DATE).and_then(|date| date.to_str().ok()).and_then(time);
         let body = match self.body(response.into_body()).await? {
             Ok(body) => body,
             Err(lost) => return Ok(Err(lost)),
@@ -405,8 +416,31 @@ impl<'a> Session<'a> {
     }
 }
 
+/// As HTTP writes it: `Sun, 06 Nov 1994 08:49:37 GMT`.
+fn time(date: &str) -> Option<Timestamp> {
+    let time = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(date).ok()?;
+    Some(Timestamp::from_micros(time.as_microsecond()))
+}
+
 /// As a part of a path or query.
 pub(crate) fn encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     text.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_date_is_read_as_http_writes_it() {
+        assert_eq!(time("Sun, 06 Nov 1994 08:49:37 GMT"), Some(Timestamp::from_micros(784_111_777_000_000)));
+        assert_eq!(time("soon"), None);
+    }
+
+    #[test]
+    fn what_stands_in_a_path_is_encoded() {
+        assert_eq!(encoded("a-1.b_c~"), "a-1.b_c~");
+        assert_eq!(encoded("../x?y=ä&"), "..%2Fx%3Fy%3D%C3%A4%26");
+    }
 }

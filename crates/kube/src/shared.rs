@@ -104,6 +104,7 @@ mod tests {
             let failing = shared.get(AGE, deadline, async || Err(ProviderError::transient("away"))).await;
             assert!(failing.is_err());
             assert_eq!(ask(&shared, AGE, &count).await, Err(ProviderError::transient("away")));
+            tokio::time::advance(Duration::from_millis(1)).await;
             let given_up = tokio::time::timeout(Duration::from_millis(10), ask(&shared, Duration::ZERO, &count)).await;
             assert!(given_up.is_err());
             tokio::time::advance(AGE).await;

@@ -10,6 +10,8 @@ pub mod golden;
 pub mod http_faults;
 pub mod http_proxy;
 pub mod ipmi_sim;
+pub mod kubeadm;
+pub mod kubernetes;
 pub mod lifecycles;
 pub mod otlp;
 pub mod postgres;

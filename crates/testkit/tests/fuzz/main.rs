@@ -10,6 +10,7 @@ mod backup;
 mod filter;
 mod grpc;
 mod json;
+mod kubeconfig;
 mod lists;
 mod pem;
 mod rest;

@@ -97,10 +97,6 @@ impl Cluster {
     }
 
     pub(crate) async fn session(&self) -> ProviderResult<Session<'_>> {
-        self.session_until(self.from_now()).await
-    }
-
-    fn from_now(&self) -> Instant {
         self.session_until(self.until()).await
     }
 
@@ -151,7 +147,6 @@ impl Cluster {
         };
         let shared = self.watched_pods(&node.name, &nodes);
         let read = async || self.drain_of(&node.name).await;
-        shared.get(self.inner.watch_age, self.from_now(), read).await.map(|drain| Drain::clone(&drain))
         shared.get(self.inner.watch_age, self.until(), read).await.map(|drain| Drain::clone(&drain))
     }
 
@@ -190,7 +185,6 @@ impl Cluster {
     }
 
     pub(crate) async fn nodes(&self, age: Duration) -> ProviderResult<Arc<Vec<Node>>> {
-        let deadline = self.from_now();
         let deadline = self.until();
         let read = async || {
             let mut session = self.session_until(deadline).await?;

@@ -8,13 +8,11 @@ use crate::objects::{ConfigMap, TokenObject};
 use crate::rest::{Ask, Session};
 use base64::Engine as _;
 use domain::stage::FailureClass;
-use domain::{Secret, Timestamp};
 use domain::{Reason, Secret, Timestamp};
 use http::{Method, StatusCode};
 use provider::{Ack, ProviderError, ProviderResult};
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use std::time::Duration;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
 
@@ -58,7 +56,6 @@ impl Cluster {
     pub async fn mint_join(&self, ttl: Duration) -> ProviderResult<JoinMaterial> {
         let mut session = self.session().await?;
         let (endpoint, ca_hash) = self.joinable(&mut session).await?;
-        let now = now();
         // by the clock that will judge it
         let now = session.server_time()?;
         let expires_at = now.plus(ttl.clamp(TTL.0, TTL.1));
@@ -84,9 +81,6 @@ impl Cluster {
     async fn joinable(&self, session: &mut Session<'_>) -> ProviderResult<(String, String)> {
         let info = match session.read::<ConfigMap>(&Ask::get(CLUSTER_INFO, "get configmaps in kube-public")).await {
             Ok(info) => info.and_then(|info| published(info.data.get("kubeconfig")?)),
-            Err(ProviderError::Refused { class: FailureClass::NeedsOperator, reason, message })
-                if reason == domain::Reason::ProviderRefused =>
-            {
             Err(ProviderError::Refused {
                 class: FailureClass::NeedsOperator,
                 reason: Reason::ProviderRefused,
@@ -187,11 +181,6 @@ async fn remove(session: &mut Session<'_>, name: &str) -> ProviderResult<Ack> {
         return Ok(Ack::Done);
     }
     Err(session.refused(&ask, &answer))
-}
-
-fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_micros(0).plus(since)
 }
 
 fn is_token_id(text: &str) -> bool {

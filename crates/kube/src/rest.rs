@@ -8,8 +8,6 @@
 use crate::kubeconfig::Access;
 use crate::objects::{List, Status};
 use domain::stage::FailureClass;
-use domain::{Reason, Secret};
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
 use domain::{Reason, Secret, Timestamp};
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, DATE, HOST, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{Method, Request, StatusCode};
@@ -118,7 +116,6 @@ impl<'a> Session<'a> {
         turn: SemaphorePermit<'a>,
     ) -> ProviderResult<Self> {
         let (token, tls) = (access.token(cluster)?, access.tls(cluster)?);
-        Ok(Self { cluster, what, access, token, tls, deadline, connection: None, _turn: turn })
         Ok(Self { cluster, what, access, token, tls, deadline, connection: None, server_time: None, _turn: turn })
     }
 

@@ -141,14 +141,16 @@ impl Credential {
             Credential::Bmc(login) => {
                 required("username", &login.username)?;
                 check_text("username", &login.username, limits::TEXT_MAX)?;
-                sized("password", login.password.reveal(), limits::PASSWORD_MAX)
+                sized("password", login.password.reveal(), limits::PASSWORD_MAX)?;
+                one_line("password", login.password.reveal())
             }
             Credential::Ssh(login) => {
                 required("username", &login.username)?;
                 check_text("username", &login.username, limits::TEXT_MAX)?;
                 sized("private_key", login.private_key.reveal(), limits::PRIVATE_KEY_MAX)?;
-                if login.passphrase.reveal().len() > limits::PASSWORD_MAX {
-                    return sized("passphrase", login.passphrase.reveal(), limits::PASSWORD_MAX);
+                if !login.passphrase.is_empty() {
+                    sized("passphrase", login.passphrase.reveal(), limits::PASSWORD_MAX)?;
+                    one_line("passphrase", login.passphrase.reveal())?;
                 }
                 private_key_form("private_key", login.private_key.reveal())
             }
@@ -181,6 +183,14 @@ fn sized(field: &str, text: &str, most: usize) -> Result<(), Error> {
     }
     if text.contains('\0') {
         return Err(Error::field(field, "holds a NUL"));
+    }
+    Ok(())
+}
+
+/// Nobody types a line break: whoever sends one has sent the wrong file.
+fn one_line(field: &str, text: &str) -> Result<(), Error> {
+    if text.chars().any(char::is_control) {
+        return Err(Error::field(field, "holds a line break or another control character"));
     }
     Ok(())
 }
@@ -239,6 +249,7 @@ mod tests {
         assert_eq!(bmc("admin", "hunter2").check(), Ok(()));
         assert_eq!(field(&bmc("", "hunter2")).as_deref(), Some("username"));
         assert_eq!(field(&bmc("admin", "")).as_deref(), Some("password"));
+        assert_eq!(field(&bmc("admin", "a\nb")).as_deref(), Some("password"));
         let long = "hunter2".repeat(limits::PASSWORD_MAX);
         assert!(bmc("admin", &long).check().is_err_and(|e| !e.message.contains("hunter2")));
         let key = |label: &str| format!("-----BEGIN {label}-----\nQUJD\n-----END {label}-----\n");

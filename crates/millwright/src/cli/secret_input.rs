@@ -3,7 +3,7 @@
 use super::exit::CliError;
 use domain::Secret;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
-use std::io::{IsTerminal as _, Read, Write as _};
+use std::io::{BufRead, IsTerminal as _, Read, Write as _};
 use std::path::Path;
 use zeroize::Zeroizing;
 
@@ -77,7 +77,7 @@ fn typed(prompt: &str) -> Result<Secret, CliError> {
 }
 
 /// What a person types, key by key; `None`: thought better of it.
-fn line(keys: impl Read) -> Result<Option<Secret>, String> {
+fn line(keys: impl BufRead) -> Result<Option<Secret>, String> {
     const INTERRUPT: u8 = 3;
     const END: u8 = 4;
     const BACKSPACE: [u8; 2] = [8, 127];

@@ -35,9 +35,10 @@ fn credentials_are_set_listed_shown_and_deleted() {
         (names(&server, "credential"), names(&server, "cluster")),
         (vec!["prod".into(), "rack-1".into()], vec!["prod".into()])
     );
+    let password = home.path("rack-1.key").display().to_string();
     server.run(&["cluster", "remove", "rack-1"]).with(4).saying("no cluster");
     server
-        .run(&["credential", "set", "prod", "--kind", "bmc", "--username", "u", "--password-file", &file])
+        .run(&["credential", "set", "prod", "--kind", "bmc", "--username", "u", "--password-file", &password])
         .with(2)
         .saying("of kind kubeconfig");
     server.ok(&["cluster", "remove", "prod"]);

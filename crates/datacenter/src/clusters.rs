@@ -1,12 +1,20 @@
-//! The clusters, by name: each is a kubeconfig in the keyring.
+//! The clusters, by name: each is a kubeconfig in the keyring. Joining them, and what they say of a machine.
 
-use crate::datacenter::Inner;
+use crate::datacenter::{Datacenter, Inner};
+use crate::lane::For;
+use async_trait::async_trait;
 use domain::credential::Credential;
+use domain::limits::short;
 use domain::stage::FailureClass;
 use domain::{Reason, Secret};
-use kube::Cluster;
-use provider::{ProviderError, ProviderResult};
+use kube::{Cluster, Evict, NodeOf};
+use provider::{
+    Ack, ClusterCheck, ClusterControl, Command, Drain, DrainPass, EvictOptions, ExecState, Joining, Membership,
+    Operation, ProviderError, ProviderResult, Target,
+};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Inner {
     pub async fn cluster(&self, name: &str) -> ProviderResult<Arc<Cluster>> {
@@ -36,3 +44,93 @@ fn no_cluster(name: &str, why: &str) -> ProviderError {
 
 /// What the cluster was made from.
 pub(crate) type MadeFrom = Secret;
+
+#[async_trait]
+impl ClusterControl for Datacenter {
+    /// The host runs `kubeadm` by itself, with a token that goes by its standard input and is good for minutes.
+    async fn join(&self, target: &Target, cluster_ref: &str, op: &Operation) -> ProviderResult<Ack> {
+        let inner = &self.inner;
+        inner.reading(target, For::Work).await?;
+        let cluster = inner.cluster(cluster_ref).await?;
+        let material = cluster.mint_join(inner.options.join_ttl).await?;
+        let node = NodeOf::machine(target);
+        let script = kube::join_script(&material, node.names.first().map(String::as_str));
+        let reached = inner.host(target, For::Work).await?;
+        let mut words = script.command.split(' ').map(str::to_owned);
+        let command = words.next().unwrap_or_default();
+        let command = Command { command, args: words.collect(), environment: BTreeMap::new() };
+        let key = op.key();
+        let started = reached.host.start(&command, &key, Some(&script.stdin));
+        inner.on_host(&reached, For::Work, started).await
+    }
+
+    async fn joining(&self, target: &Target, op: &Operation) -> ProviderResult<Joining> {
+        let reached = self.inner.host(target, For::Work).await?;
+        let progress = self.inner.on_host(&reached, For::Work, reached.host.poll(&op.key(), 0)).await?;
+        Ok(match progress.state {
+            ExecState::NeverStarted | ExecState::Exited(0) => Joining::Unknown,
+            ExecState::Running => Joining::Running,
+            ExecState::Exited(status) => {
+                let said: Vec<u8> = progress.output.iter().flat_map(|chunk| chunk.data.clone()).collect();
+                let said = String::from_utf8_lossy(&said);
+                Joining::Failed(short(&format!("kubeadm join ended with exit status {status}: {}", said.trim())))
+            }
+        })
+    }
+
+    async fn membership(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Membership> {
+        self.inner.cluster(cluster_ref).await?.membership(&NodeOf::machine(target)).await
+    }
+
+    async fn drain_state(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Drain> {
+        self.inner.cluster(cluster_ref).await?.drain_state(&NodeOf::machine(target)).await
+    }
+
+    async fn watch_membership(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Membership> {
+        self.inner.cluster(cluster_ref).await?.watch_membership(&NodeOf::machine(target)).await
+    }
+
+    async fn watch_drain(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Drain> {
+        self.inner.cluster(cluster_ref).await?.watch_drain(&NodeOf::machine(target)).await
+    }
+
+    async fn check(&self, cluster_ref: &str) -> ProviderResult<ClusterCheck> {
+        let seen = self.inner.cluster(cluster_ref).await?.check().await?;
+        let count = |nodes| u32::try_from(nodes).unwrap_or(u32::MAX);
+        let grant = |right: &String| format!("the kubeconfig may not {right}; grant it there");
+        Ok(ClusterCheck {
+            endpoint: seen.endpoint,
+            version: seen.version,
+            nodes: count(seen.nodes_total),
+            ready_nodes: count(seen.nodes_ready),
+            problems: seen.missing.iter().map(grant).collect(),
+        })
+    }
+
+    async fn cordon(&self, target: &Target, cluster_ref: &str, on: bool) -> ProviderResult<Ack> {
+        self.inner.cluster(cluster_ref).await?.cordon(&NodeOf::machine(target), on).await
+    }
+
+    async fn evict_pass(
+        &self,
+        target: &Target,
+        cluster_ref: &str,
+        options: &EvictOptions,
+    ) -> ProviderResult<DrainPass> {
+        let (cluster, node) = (self.inner.cluster(cluster_ref).await?, NodeOf::machine(target));
+        let _ = cluster.cordon(&node, true).await?;
+        let leave = Evict {
+            force: options.unmanaged,
+            lose_empty_dir: options.local_data,
+            grace: options.grace_seconds.map(|seconds| Duration::from_secs(seconds.into())),
+        };
+        let pass = cluster.evict_pass(&node, &leave).await?;
+        let ending = pass.ending.iter().chain(&pass.evicted).map(|pod| (pod.clone(), "it is ending".to_owned()));
+        let kept = pass.left.into_iter().map(|left| (left.pod, left.why));
+        Ok(DrainPass { left: ending.chain(kept).collect(), evicted: pass.evicted.clone() })
+    }
+
+    async fn delete_node(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Ack> {
+        self.inner.cluster(cluster_ref).await?.delete_node(&NodeOf::machine(target)).await
+    }
+}

@@ -5,15 +5,12 @@ use crate::lane::For;
 use async_trait::async_trait;
 use domain::Reason;
 use domain::hardware::{BootOverride, PowerAction};
-use domain::limits::short;
 use domain::plan::{BootMode, RebootMode};
 use domain::stage::FailureClass;
-use kube::NodeOf;
 use provider::{
-    Ack, Bmc as _, BootControl, ClusterControl, Command, Drain, Exec, ExecProgress, ExecState, Joining, Membership,
-    Operation, PowerControl, PowerState, ProviderError, ProviderResult, Target,
+    Ack, Bmc as _, BootControl, Command, Exec, ExecProgress, Operation, PowerControl, PowerState, ProviderError,
+    ProviderResult, Target,
 };
-use std::collections::BTreeMap;
 
 #[async_trait]
 impl PowerControl for Datacenter {
@@ -103,55 +100,5 @@ impl Exec for Datacenter {
     async fn kill(&self, target: &Target, op: &Operation) -> ProviderResult<Ack> {
         let reached = self.inner.host(target, For::Work).await?;
         self.inner.on_host(&reached, For::Work, reached.host.kill(&op.key())).await
-    }
-}
-
-#[async_trait]
-impl ClusterControl for Datacenter {
-    /// The host runs `kubeadm` by itself, with a token that goes by its standard input and is good for minutes.
-    async fn join(&self, target: &Target, cluster_ref: &str, op: &Operation) -> ProviderResult<Ack> {
-        let inner = &self.inner;
-        inner.reading(target, For::Work).await?;
-        let cluster = inner.cluster(cluster_ref).await?;
-        let material = cluster.mint_join(inner.options.join_ttl).await?;
-        let node = NodeOf::machine(target);
-        let script = kube::join_script(&material, node.names.first().map(String::as_str));
-        let reached = inner.host(target, For::Work).await?;
-        let mut words = script.command.split(' ').map(str::to_owned);
-        let command = words.next().unwrap_or_default();
-        let command = Command { command, args: words.collect(), environment: BTreeMap::new() };
-        let key = op.key();
-        let started = reached.host.start(&command, &key, Some(&script.stdin));
-        inner.on_host(&reached, For::Work, started).await
-    }
-
-    async fn joining(&self, target: &Target, op: &Operation) -> ProviderResult<Joining> {
-        let reached = self.inner.host(target, For::Work).await?;
-        let progress = self.inner.on_host(&reached, For::Work, reached.host.poll(&op.key(), 0)).await?;
-        Ok(match progress.state {
-            ExecState::NeverStarted | ExecState::Exited(0) => Joining::Unknown,
-            ExecState::Running => Joining::Running,
-            ExecState::Exited(status) => {
-                let said: Vec<u8> = progress.output.iter().flat_map(|chunk| chunk.data.clone()).collect();
-                let said = String::from_utf8_lossy(&said);
-                Joining::Failed(short(&format!("kubeadm join ended with exit status {status}: {}", said.trim())))
-            }
-        })
-    }
-
-    async fn membership(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Membership> {
-        self.inner.cluster(cluster_ref).await?.membership(&NodeOf::machine(target)).await
-    }
-
-    async fn drain_state(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Drain> {
-        self.inner.cluster(cluster_ref).await?.drain_state(&NodeOf::machine(target)).await
-    }
-
-    async fn watch_membership(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Membership> {
-        self.inner.cluster(cluster_ref).await?.watch_membership(&NodeOf::machine(target)).await
-    }
-
-    async fn watch_drain(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Drain> {
-        self.inner.cluster(cluster_ref).await?.watch_drain(&NodeOf::machine(target)).await
     }
 }

@@ -9,6 +9,7 @@
 //! ```
 
 use crate::condition::{Condition, ConditionType};
+use crate::endpoint::{BmcEndpoint, SshEndpoint};
 use crate::error::Error;
 use crate::id::{MachineId, RunId, check_name};
 use crate::lifecycle::{Deadline, Edge, Guard, Owner, State};
@@ -160,6 +161,12 @@ impl MachineSpec {
         }
         if !self.provider.is_empty() {
             check_name("spec.provider", &self.provider)?;
+        }
+        if !self.bmc_endpoint.is_empty() {
+            BmcEndpoint::parse(&self.bmc_endpoint).map_err(|e| Error::field("spec.bmc_endpoint", e))?;
+        }
+        if !self.ssh_endpoint.is_empty() {
+            SshEndpoint::parse(&self.ssh_endpoint).map_err(|e| Error::field("spec.ssh_endpoint", e))?;
         }
         if self.mac_addresses.len() > limits::MAC_ADDRESSES_MAX {
             return Err(Error::field(
@@ -386,6 +393,14 @@ pub(crate) mod tests {
             };
             assert_eq!(machine(phase).effective_state(), expected.0, "{phase} outside a cluster");
             assert_eq!(in_cluster(machine(phase)).effective_state(), expected.1, "{phase} in a cluster");
+        }
+    }
+
+    #[test]
+    fn endpoints_that_cannot_be_are_refused_by_field() {
+        for (bmc, ssh, field) in [("ftp://x", "", "spec.bmc_endpoint"), ("10.0.0.1", "root@x", "spec.ssh_endpoint")] {
+            let spec = MachineSpec { bmc_endpoint: bmc.into(), ssh_endpoint: ssh.into(), ..MachineSpec::default() };
+            assert!(spec.normalized().is_err_and(|e| e.message.starts_with(field)), "{bmc} {ssh}");
         }
     }
 

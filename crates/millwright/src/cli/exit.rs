@@ -300,15 +300,6 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
         "CREDENTIAL_IN_USE" => "millwright machine update ID --credentials-ref NAMES, or repeat it with --force",
         "CREDENTIAL_MISSING" => "millwright machine update ID --credentials-ref NAMES (millwright credential list)",
         "SECRET_KEY_UNAVAILABLE" => "millwright doctor on the server tells which keys it has and which it needs",
-        "LOGIN_REFUSED" => "set what it takes: millwright credential set NAME --kind KIND --username USER",
-        "UNTRUSTED_CERTIFICATE" | "HOST_KEY_CHANGED" | "WRONG_MACHINE" => {
-            "make sure that it is the right machine before you let it be trusted"
-        }
-        "PROVIDER_REFUSED" | "BAD_ANSWER" | "PROVIDER_SILENT" => "millwright why ID tells what was seen of it last",
-        "UNREACHABLE" | "CONNECTION_REFUSED" => {
-            "check its address, its network and its power: millwright machine show ID"
-        }
-        "CIRCUIT_OPEN" | "ENDPOINT_BUSY" => "wait a moment and repeat: it is left alone meanwhile",
         "ID_NOT_FOUND" => "millwright machine list, run list, plan list, engine list and token list tell the ids",
         "IDENTITY_TAKEN" => "no two machines share a MAC, serial or UUID; look at the one that is named",
         "PLAN_EXISTS" => "a plan never changes once created; choose another plan_id",
@@ -340,9 +331,6 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
         "OUTCOME_UNKNOWN" => "repeating the same call is safe and tells what happened",
         "SHUTTING_DOWN" | "STORE_UNAVAILABLE" | "DEADLINE_EXCEEDED" => "wait a moment and repeat",
         "NO_SUCH_PATH" | "METHOD_NOT_ALLOWED" => "the server is of another version; millwright doctor compares them",
-        "CREDENTIAL_NOT_FOUND" | "CREDENTIAL_IN_USE" => "millwright credential list",
-        "CREDENTIAL_MISSING" => "name one that is stored: millwright machine update ID --credentials-ref NAME",
-        "SECRET_KEY_UNAVAILABLE" => "the server's configuration names the key of the credentials; millwright doctor",
         "LOGIN_REFUSED" => "store the right login: millwright credential set NAME; it is not tried again until then",
         "UNTRUSTED_CERTIFICATE" | "HOST_KEY_CHANGED" => "if it was replaced on purpose: millwright machine repin ID",
         "WRONG_MACHINE" => {

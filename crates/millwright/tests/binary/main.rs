@@ -19,6 +19,7 @@ mod first_start;
 mod fleet;
 mod grammar;
 mod hardware_commands;
+mod hardware_real;
 mod help;
 mod killed;
 mod observed;

@@ -20,6 +20,7 @@ mod fleet;
 mod grammar;
 mod hardware_commands;
 mod hardware_real;
+mod hardware_vm;
 mod help;
 mod killed;
 mod observed;

@@ -1,6 +1,6 @@
 //! For people who work on one machine's controller: the controller itself, discovery, passwords, pins.
 
-use crate::controller::endpoint_of;
+use crate::controller::{endpoint_of, invalid};
 use crate::datacenter::{Datacenter, Inner};
 use crate::lane::For;
 use async_trait::async_trait;
@@ -36,7 +36,9 @@ impl Management for Datacenter {
         let over_tls = matches!(endpoint.protocol, BmcProtocol::Redfish | BmcProtocol::Any);
         if over_tls && endpoint.trust == TlsTrust::FirstContact {
             match self.inner.certificate_of(&endpoint, For::Work).await {
-                Ok(shown) => spec.bmc_endpoint = format!("{}?tls=pin:{shown}", spec.bmc_endpoint),
+                Ok(shown) => {
+                    spec.bmc_endpoint = format!("{}?tls=pin:{shown}", spec.bmc_endpoint.trim_end_matches('?'));
+                }
                 // it may speak IPMI only
                 Err(e) if endpoint.protocol == BmcProtocol::Any && e.reason() != Reason::UntrustedCertificate => {}
                 Err(e) => return Err(e),
@@ -77,6 +79,20 @@ impl Management for Datacenter {
     }
 
     async fn repin(&self, target: &Target) -> ProviderResult<Ack> {
+        // said by the endpoint itself, which only an update of the machine changes; host keys are learned all the same
+        let spec = &target.spec;
+        if !spec.bmc_endpoint.is_empty()
+            && spec.ssh_endpoint.is_empty()
+            && matches!(endpoint_of(target)?.trust, TlsTrust::Pinned(_))
+        {
+            let (plain, _) = spec.bmc_endpoint.split_once('?').unwrap_or((&spec.bmc_endpoint, ""));
+            let message = format!(
+                "the certificate of machine {id} is named by its spec.bmc_endpoint (tls=pin:…), not learned; to trust the \
+                 one that is shown at the next contact: millwright machine update {id} --bmc {plain}",
+                id = target.machine_id
+            );
+            return Err(invalid(message));
+        }
         for pin in [Pin::BmcCertificate, Pin::SshHostKey, Pin::JumpHostKey] {
             self.inner.keyring.unpin(&target.machine_id, pin, "an admin asked for it").await?;
         }

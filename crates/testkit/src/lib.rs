@@ -18,6 +18,7 @@ pub mod otlp;
 pub mod postgres;
 pub mod power;
 pub mod redfish_responder;
+pub mod redfish_vm;
 pub mod samples;
 pub mod scratch;
 pub mod server;

@@ -35,14 +35,18 @@ kill "$emulator"; wait "$emulator"
 rm -rf "$folder"
 "#;
 
-/// The environment that `scripts/test` makes.
-fn environment() -> PathBuf {
+/// Where `scripts/test` puts what it makes once.
+pub fn cache() -> PathBuf {
     let home = || PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache");
     let cache = std::env::var_os("XDG_CACHE_HOME").filter(|c| !c.is_empty()).map_or_else(home, PathBuf::from);
-    cache.join("millwright-tests").join(VERSION.replace("==", "-"))
+    cache.join("millwright-tests")
 }
 
-fn program(name: &str) -> PathBuf {
+fn environment() -> PathBuf {
+    cache().join(VERSION.replace("==", "-"))
+}
+
+pub(crate) fn program(name: &str) -> PathBuf {
     let place = environment();
     let program = place.join("bin").join(name);
     let at = place.display();
@@ -141,13 +145,13 @@ impl Drop for Sushy {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()
 }
 
 /// Only bcrypt is understood; the lowest cost, since it is paid with every request.
-fn hash_password(folder: &Path, password: &str) {
+pub(crate) fn hash_password(folder: &Path, password: &str) {
     let script = "import bcrypt, sys; print(bcrypt.hashpw(sys.stdin.buffer.read(), bcrypt.gensalt(4)).decode())";
     let mut python = Command::new(program("python"))
         .args(["-c", script])

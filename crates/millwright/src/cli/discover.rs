@@ -35,9 +35,12 @@ fn complete(given: &mut MachineSpec, found: MachineSpec) -> Result<(), CliError>
     if given.mac_addresses.is_empty() {
         given.mac_addresses = found.mac_addresses;
     }
+    // the same endpoint, with the certificate that was seen there
+    if found.bmc_endpoint.starts_with(given.bmc_endpoint.trim_end_matches('?')) {
+        given.bmc_endpoint = found.bmc_endpoint;
+    }
     for (own, found) in [
         (&mut given.provider, found.provider),
-        (&mut given.bmc_endpoint, found.bmc_endpoint),
         (&mut given.ssh_endpoint, found.ssh_endpoint),
         (&mut given.location, found.location),
         (&mut given.rack, found.rack),
@@ -70,6 +73,7 @@ mod tests {
             system_uuid: "u-1".into(),
             mac_addresses: vec!["02:00:00:00:00:01".into()],
             provider: "dc".into(),
+            bmc_endpoint: "https://10.0.0.9?tls=pin:ab".into(),
             ..MachineSpec::default()
         }
     }
@@ -77,9 +81,11 @@ mod tests {
     #[test]
     fn what_was_not_given_is_filled_in() {
         let mut spec = MachineSpec { rack: "r7".into(), serial_number: "s1".into(), ..MachineSpec::default() };
+        spec.bmc_endpoint = "https://10.0.0.9".into();
         complete(&mut spec, found()).expect("fits");
         assert_eq!((spec.serial_number.as_str(), spec.system_uuid.as_str(), spec.rack.as_str()), ("s1", "u-1", "r7"));
         assert_eq!((spec.mac_addresses.len(), spec.provider.as_str()), (1, "dc"));
+        assert_eq!(spec.bmc_endpoint, "https://10.0.0.9?tls=pin:ab", "what was seen there is what is trusted");
     }
 
     #[test]

@@ -300,6 +300,23 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
         "CREDENTIAL_IN_USE" => "millwright machine update ID --credentials-ref NAMES, or repeat it with --force",
         "CREDENTIAL_MISSING" => "millwright machine update ID --credentials-ref NAMES (millwright credential list)",
         "SECRET_KEY_UNAVAILABLE" => "millwright doctor on the server tells which keys it has and which it needs",
+        "LOGIN_REFUSED" => {
+            "store the login that it takes: millwright credential set NAME --kind KIND --username USER; until then it is not tried again and again"
+        }
+        "UNTRUSTED_CERTIFICATE" | "HOST_KEY_CHANGED" => {
+            "make sure that it is the right machine; if it was replaced on purpose: millwright machine repin ID"
+        }
+        "WRONG_MACHINE" => {
+            "its endpoint leads to another machine than the record says: compare millwright machine show ID, then update its --bmc or --ssh"
+        }
+        "PROVIDER_REFUSED" | "BAD_ANSWER" => {
+            "millwright machine inspect ID tells how it stands; its own log may say more: millwright machine bmc-log ID"
+        }
+        "PROVIDER_SILENT" => "it may have been done: look with millwright machine inspect ID before you repeat it",
+        "UNREACHABLE" | "CONNECTION_REFUSED" => {
+            "check its address, its network and its power: millwright machine show ID"
+        }
+        "CIRCUIT_OPEN" | "ENDPOINT_BUSY" => "wait a moment and repeat: it is left alone meanwhile",
         "ID_NOT_FOUND" => "millwright machine list, run list, plan list, engine list and token list tell the ids",
         "IDENTITY_TAKEN" => "no two machines share a MAC, serial or UUID; look at the one that is named",
         "PLAN_EXISTS" => "a plan never changes once created; choose another plan_id",
@@ -331,17 +348,6 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
         "OUTCOME_UNKNOWN" => "repeating the same call is safe and tells what happened",
         "SHUTTING_DOWN" | "STORE_UNAVAILABLE" | "DEADLINE_EXCEEDED" => "wait a moment and repeat",
         "NO_SUCH_PATH" | "METHOD_NOT_ALLOWED" => "the server is of another version; millwright doctor compares them",
-        "LOGIN_REFUSED" => "store the right login: millwright credential set NAME; it is not tried again until then",
-        "UNTRUSTED_CERTIFICATE" | "HOST_KEY_CHANGED" => "if it was replaced on purpose: millwright machine repin ID",
-        "WRONG_MACHINE" => {
-            "its endpoint leads to another machine: millwright machine inspect ID, then update its --bmc"
-        }
-        "PROVIDER_REFUSED" | "BAD_ANSWER" => {
-            "millwright machine inspect ID tells how it stands; its own log may say more"
-        }
-        "PROVIDER_SILENT" => "it may have been done: look with millwright machine inspect ID before you repeat it",
-        "UNREACHABLE" | "CONNECTION_REFUSED" => "check the address and the network: millwright machine show ID",
-        "CIRCUIT_OPEN" | "ENDPOINT_BUSY" => "it is left alone for a while; wait a moment and repeat",
         "INTERNAL" => "this is a defect; the server's log has more",
         _ => return None,
     };

@@ -79,7 +79,10 @@ fn what_cannot_be_done_by_hand_says_what_can() {
 fn a_machine_is_registered_by_what_its_hardware_says() {
     let home = Home::new();
     let server = home.launch("data").with(&["--sim", "0"]).start();
-    let discover = ["machine", "register", "m-1", "--bmc", "10.0.0.41", "--discover"];
+    // real machines could be meant as well: it is asked for, not guessed
+    let unsaid = ["machine", "register", "m-1", "--bmc", "10.0.0.41", "--discover"];
+    server.run(&unsaid).with(2).saying("name one of").saying("datacenter");
+    let discover = [&unsaid[..], &["--provider", "sim"]].concat();
     let trial = server.run(&[&discover[..], &["--dry-run"]].concat()).with(0);
     assert!(trial.err.contains("found at 10.0.0.41") && trial.out.contains("serial_number: SIM"), "{trial:?}");
     assert!(server.machines().is_empty(), "a trial registers nothing");
@@ -88,9 +91,10 @@ fn a_machine_is_registered_by_what_its_hardware_says() {
     let found = server.json(&["machine", "inspect", "m-1"]);
     assert_eq!(text(&spec, "serial_number"), text(&found, "serial_number"));
     assert_eq!((text(&spec, "provider"), list(&spec, "mac_addresses").len()), ("sim", 2));
-    let wrong = ["machine", "register", "m-2", "--bmc", "10.0.0.42", "--serial", "OTHER", "--discover"];
+    let wrong = ["machine", "register", "m-2", "--bmc", "10.0.0.42", "--serial", "OTHER", "--discover", "--provider", "sim"];
     server.run(&wrong).with(4).saying("WRONG_MACHINE").saying("OTHER");
-    server.run(&["machine", "register", "m-2", "--bmc", "bmc.invalid", "--discover"]).with(6).saying("UNREACHABLE");
+    let nobody = ["machine", "register", "m-2", "--bmc", "bmc.invalid", "--discover", "--provider", "sim"];
+    server.run(&nobody).with(6).saying("UNREACHABLE");
 }
 
 #[test]
@@ -107,12 +111,12 @@ fn a_node_is_drained_until_nothing_is_left_or_the_time_is_over() {
     };
     register("m-1", "sim.fault.rma=fail:1");
     register("m-2", "sim.fault.rma=fail");
-    assert!(server.ok(&["cluster", "check", "c1"]).contains("2 ready of 2"));
+    assert!(server.ok(&["cluster", "check", "c1", "--provider", "sim"]).contains("2 ready of 2"));
     let drained = server.run(&["cluster", "drain", "m-1"]).with(0);
     assert!(drained.err.contains("still there: default/simulated") && drained.out == "m-1 is drained\n", "{drained:?}");
     let ended = server.run(&["cluster", "drain", "m-2", "--timeout", "1ms"]).with(1);
     assert!(ended.err.contains("budget") && ended.err.contains("cluster uncordon m-2"), "{ended:?}");
     assert_eq!(server.ok(&["cluster", "uncordon", "m-2"]), "m-2 uncordon: done\n");
     assert_eq!(server.ok(&["cluster", "delete-node", "m-2"]), "m-2 delete the node: done\n");
-    assert!(server.ok(&["cluster", "check", "c1"]).contains("1 ready of 1"));
+    assert!(server.ok(&["cluster", "check", "c1", "--provider", "sim"]).contains("1 ready of 1"));
 }

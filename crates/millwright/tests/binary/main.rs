@@ -19,6 +19,8 @@ mod first_start;
 mod fleet;
 mod grammar;
 mod hardware_commands;
+mod hardware_real;
+mod hardware_vm;
 mod help;
 mod killed;
 mod observed;

@@ -8,10 +8,13 @@ use provider::{Keyring, Pin, ProviderError, ProviderResult};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// By machine and kind: at which endpoint, and what.
+type Pins = BTreeMap<(String, &'static str), (String, String)>;
+
 #[derive(Default)]
 pub struct MemoryKeyring {
     credentials: Mutex<BTreeMap<String, Credential>>,
-    pins: Mutex<BTreeMap<(String, &'static str), (String, String)>>,
+    pins: Mutex<Pins>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

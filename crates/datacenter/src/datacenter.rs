@@ -49,7 +49,7 @@ impl Datacenter {
             inner: Arc::new(Inner {
                 redfish: lanes(options.redfish_calls),
                 ipmi: lanes(options.ipmi_calls),
-                ssh: lanes(options.ssh_calls),
+                ssh: Arc::new(Lanes::to_hosts(&options)),
                 controllers: Kept::new(MACHINES_MAX),
                 protocols: Kept::new(MACHINES_MAX),
                 hosts: Kept::new(MACHINES_MAX),

@@ -5,6 +5,7 @@ use crate::controller;
 use crate::host;
 use crate::kept::Kept;
 use crate::lane::Lanes;
+use crate::management::Passwords;
 use crate::options::{Image, Options};
 use crate::sweep::Reading;
 use domain::MachineId;
@@ -35,6 +36,7 @@ pub(crate) struct Inner {
     pub protocols: Kept<MachineId, BmcEndpoint, BmcEndpoint>,
     pub hosts: Kept<MachineId, host::MadeFrom, Arc<Host>>,
     pub clusters: Kept<String, clusters::MadeFrom, Arc<Cluster>>,
+    pub passwords: Passwords,
     pub readings: Kept<MachineId, String, Reading>,
 }
 
@@ -54,6 +56,7 @@ impl Datacenter {
                 protocols: Kept::new(MACHINES_MAX),
                 hosts: Kept::new(MACHINES_MAX),
                 clusters: Kept::new(CLUSTERS_MAX),
+                passwords: Passwords::default(),
                 readings: Kept::new(MACHINES_MAX),
                 options,
                 keyring,

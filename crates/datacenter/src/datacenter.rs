@@ -37,6 +37,8 @@ pub(crate) struct Inner {
     pub hosts: Kept<MachineId, host::MadeFrom, Arc<Host>>,
     pub clusters: Kept<String, clusters::MadeFrom, Arc<Cluster>>,
     pub passwords: Passwords,
+    /// The token that a machine was given to join with, until it has served. Whoever is lost leaves it to its end.
+    pub tokens: Kept<MachineId, String, String>,
     pub readings: Kept<MachineId, String, Reading>,
 }
 
@@ -56,6 +58,7 @@ impl Datacenter {
                 protocols: Kept::new(MACHINES_MAX),
                 hosts: Kept::new(MACHINES_MAX),
                 clusters: Kept::new(CLUSTERS_MAX),
+                tokens: Kept::new(MACHINES_MAX),
                 passwords: Passwords::default(),
                 readings: Kept::new(MACHINES_MAX),
                 options,

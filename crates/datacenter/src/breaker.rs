@@ -67,6 +67,13 @@ impl Breaker {
         self.resting = Some(Resting { until, length, last, probing: false });
     }
 
+    /// Whoever called did not wait for an answer: the next one may find out.
+    pub fn given_up(&mut self) {
+        if let Some(resting) = &mut self.resting {
+            resting.probing = false;
+        }
+    }
+
     pub fn is_resting(&self) -> bool {
         self.resting.is_some()
     }

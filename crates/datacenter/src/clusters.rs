@@ -36,6 +36,17 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// A token that has served lets nobody in any more. If that fails it ends by itself in minutes.
+    async fn forget_token(&self, target: &Target, cluster_ref: &str) {
+        let Some(token) = self.tokens.get(&target.machine_id, &cluster_ref.to_owned()) else { return };
+        let Ok(cluster) = self.cluster(cluster_ref).await else { return };
+        if cluster.forget_join(&token).await.is_ok() {
+            self.tokens.forget(&target.machine_id);
+        }
+    }
+}
+
 fn no_cluster(name: &str, why: &str) -> ProviderError {
     let message =
         format!("there is no cluster {name:?}: {why}; add it with 'millwright cluster add {name} --kubeconfig FILE'");
@@ -52,16 +63,25 @@ impl ClusterControl for Datacenter {
         let inner = &self.inner;
         inner.reading(target, For::Work).await?;
         let cluster = inner.cluster(cluster_ref).await?;
+        let (reached, key) = (inner.host(target, For::Work).await?, op.key());
+        let before = inner.on_host(&reached, For::Work, reached.host.poll(&key, 0)).await?;
+        if before.state != ExecState::NeverStarted {
+            // it has its token; a second one would be good for nothing
+            return Ok(Ack::Accepted);
+        }
         let material = cluster.mint_join(inner.options.join_ttl).await?;
         let node = NodeOf::machine(target);
         let script = kube::join_script(&material, node.names.first().map(String::as_str));
-        let reached = inner.host(target, For::Work).await?;
+        inner.tokens.put(&target.machine_id, cluster_ref.to_owned(), material.token_id.clone());
         let mut words = script.command.split(' ').map(str::to_owned);
         let command = words.next().unwrap_or_default();
         let command = Command { command, args: words.collect(), environment: BTreeMap::new() };
-        let key = op.key();
         let started = reached.host.start(&command, &key, Some(&script.stdin));
-        inner.on_host(&reached, For::Work, started).await
+        let answer = inner.on_host(&reached, For::Work, started).await;
+        if matches!(answer, Err(ProviderError::Refused { .. })) {
+            inner.forget_token(target, cluster_ref).await;
+        }
+        answer
     }
 
     async fn joining(&self, target: &Target, op: &Operation) -> ProviderResult<Joining> {
@@ -79,7 +99,11 @@ impl ClusterControl for Datacenter {
     }
 
     async fn membership(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Membership> {
-        self.inner.cluster(cluster_ref).await?.membership(&NodeOf::machine(target)).await
+        let seen = self.inner.cluster(cluster_ref).await?.membership(&NodeOf::machine(target)).await?;
+        if seen != Membership::NotFound {
+            self.inner.forget_token(target, cluster_ref).await;
+        }
+        Ok(seen)
     }
 
     async fn drain_state(&self, target: &Target, cluster_ref: &str) -> ProviderResult<Drain> {

@@ -38,7 +38,7 @@ impl Inner {
     /// The controller of this machine. That it is this machine's is for [`Self::checked`] to say.
     pub async fn controller(&self, target: &Target, whom: For) -> ProviderResult<Guarded> {
         let endpoint = endpoint_of(target)?;
-        let (credential, login) = self.bmc_login(target).await?;
+        let (credential, login) = self.settled_login(target).await?;
         let endpoint = self.spoken(target, endpoint, whom).await?;
         let trust = self.trust(target, &endpoint, whom).await?;
         Ok(self.made(&target.machine_id, MadeFrom { endpoint, trust, login, credential }, whom))
@@ -46,7 +46,6 @@ impl Inner {
 
     /// The controller, once it has said that it is this machine's.
     pub async fn checked(&self, target: &Target, whom: For) -> ProviderResult<(Guarded, BmcState)> {
-        self.settle_password(target).await?;
         let bmc = self.controller(target, whom).await?;
         let state = bmc.state().await?;
         match another_machine(&target.spec, &state.serial_number, &state.system_uuid) {
@@ -92,14 +91,6 @@ impl Inner {
 }
 
 impl Inner {
-    pub async fn bmc_login(&self, target: &Target) -> ProviderResult<(String, BmcLogin)> {
-        let wanted = |credential| match credential {
-            Credential::Bmc(login) | Credential::BmcChanging { login, .. } => Some(login),
-            Credential::Ssh(_) | Credential::Kubeconfig(_) | Credential::Ca(_) => None,
-        };
-        self.login(target, "bmc", wanted).await
-    }
-
     /// The first credential of the wanted kind among those that the machine names, or those that all have.
     pub async fn login<T>(
         &self,
@@ -123,15 +114,18 @@ impl Inner {
 
     /// The endpoint with the protocol decided. A machine that says nothing is asked by Redfish first; what was
     /// found is kept, so that a controller that is away for a moment is not spoken to in another way.
-    async fn spoken(&self, target: &Target, endpoint: BmcEndpoint, whom: For) -> ProviderResult<BmcEndpoint> {
+    pub async fn spoken(&self, target: &Target, endpoint: BmcEndpoint, whom: For) -> ProviderResult<BmcEndpoint> {
         if endpoint.protocol != BmcProtocol::Any {
             return Ok(endpoint);
+        }
+        let redfish = BmcEndpoint { protocol: BmcProtocol::Redfish, ..endpoint.clone() };
+        if self.is_known_by_certificate(target, &endpoint).await? {
+            return Ok(redfish);
         }
         if let Some(found) = self.protocols.get(&target.machine_id, &endpoint) {
             return Ok(found);
         }
         let (at, limit) = (endpoint.at(), self.options.call_timeout);
-        let redfish = BmcEndpoint { protocol: BmcProtocol::Redfish, ..endpoint.clone() };
         let asked = redfish::is_there(&redfish, Trust::Insecure);
         let no = match self.redfish.call(&self.redfish.to(&at.to_string()), whom, limit, asked).await {
             Ok(true) => return Ok(self.protocols.put(&target.machine_id, endpoint, redfish)),
@@ -156,6 +150,16 @@ impl Inner {
                 Err(ProviderError::capability_missing(&what, "Redfish, and IPMI does not answer there either"))
             }
         }
+    }
+
+    /// What has shown a certificate once is never spoken to by IPMI instead, where anybody who can block the one
+    /// could have the password's hash by the other.
+    async fn is_known_by_certificate(&self, target: &Target, endpoint: &BmcEndpoint) -> ProviderResult<bool> {
+        if endpoint.trust != TlsTrust::FirstContact {
+            return Ok(true);
+        }
+        let at = endpoint.at().to_string();
+        Ok(self.keyring.pinned(&target.machine_id, Pin::BmcCertificate, &at).await?.is_some())
     }
 
     /// By which certificate the controller is known. At the first contact what it shows is pinned, before any

@@ -5,6 +5,7 @@ use crate::controller;
 use crate::host;
 use crate::kept::Kept;
 use crate::lane::Lanes;
+use crate::management::Passwords;
 use crate::options::{Image, Options};
 use crate::sweep::Reading;
 use domain::MachineId;
@@ -35,6 +36,9 @@ pub(crate) struct Inner {
     pub protocols: Kept<MachineId, BmcEndpoint, BmcEndpoint>,
     pub hosts: Kept<MachineId, host::MadeFrom, Arc<Host>>,
     pub clusters: Kept<String, clusters::MadeFrom, Arc<Cluster>>,
+    pub passwords: Passwords,
+    /// The token that a machine was given to join with, until it has served. Whoever is lost leaves it to its end.
+    pub tokens: Kept<MachineId, String, String>,
     pub readings: Kept<MachineId, String, Reading>,
 }
 
@@ -49,11 +53,13 @@ impl Datacenter {
             inner: Arc::new(Inner {
                 redfish: lanes(options.redfish_calls),
                 ipmi: lanes(options.ipmi_calls),
-                ssh: lanes(options.ssh_calls),
+                ssh: Arc::new(Lanes::to_hosts(&options)),
                 controllers: Kept::new(MACHINES_MAX),
                 protocols: Kept::new(MACHINES_MAX),
                 hosts: Kept::new(MACHINES_MAX),
                 clusters: Kept::new(CLUSTERS_MAX),
+                tokens: Kept::new(MACHINES_MAX),
+                passwords: Passwords::default(),
                 readings: Kept::new(MACHINES_MAX),
                 options,
                 keyring,

@@ -22,19 +22,23 @@ use std::collections::BTreeMap;
 pub(crate) struct Installation {
     pub operation: String,
     pub image: String,
-    /// What told the system apart that was there before: what comes up with another is a new one.
+    /// What told the system apart that was there before: what comes up with another is a new one. Once closed:
+    /// what tells the system apart that is there now, for the next installation.
     before: String,
     state: Begun,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Begun {
+    /// The BMC is being made ready; the machine runs on as it was, and all of it can be done again.
+    Preparing,
     Media,
     Script,
     /// It was seen to be there, or was given up.
     Closed,
 }
 
+const PREPARING: &str = "preparing";
 const MEDIA: &str = "media";
 const SCRIPT: &str = "script";
 const CLOSED: &str = "closed";
@@ -43,8 +47,9 @@ const NOTHING: &str = "-";
 
 impl Installation {
     /// Operations, images and machine ids have no spaces.
-    fn text(&self) -> String {
+    pub fn text(&self) -> String {
         let state = match self.state {
+            Begun::Preparing => PREPARING,
             Begun::Media => MEDIA,
             Begun::Script => SCRIPT,
             Begun::Closed => CLOSED,
@@ -55,6 +60,7 @@ impl Installation {
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split(' ');
         let state = match words.next()? {
+            PREPARING => Begun::Preparing,
             MEDIA => Begun::Media,
             SCRIPT => Begun::Script,
             CLOSED => Begun::Closed,
@@ -64,9 +70,22 @@ impl Installation {
         Some(Self { operation: word()?, image: word()?, before: word()?, state })
     }
 
+    /// Whether the system may be another at any moment.
     pub fn is_open(&self) -> bool {
-        self.state != Begun::Closed
+        match self.state {
+            Begun::Media | Begun::Script => true,
+            Begun::Preparing | Begun::Closed => false,
+        }
     }
+}
+
+/// How an installation goes that has not shown itself on the disk.
+pub(crate) enum Going {
+    /// As far as anybody can tell.
+    On,
+    /// Nothing of it ever reached the machine.
+    NotBegun,
+    Wrong(String),
 }
 
 impl Inner {
@@ -99,10 +118,16 @@ impl Inner {
             if begun.state == Begun::Media {
                 self.take_out(target).await?;
             }
-            let closed = Installation { state: Begun::Closed, ..begun.clone() };
+            let before = if host.instance.is_empty() { NOTHING.to_owned() } else { host.instance.clone() };
+            let closed = Installation { state: Begun::Closed, before, ..begun.clone() };
             self.remember(target, &closed, "the installation is there").await?;
         }
-        let operation = if new || !begun.is_open() { begun.operation.clone() } else { said.to_owned() };
+        let ours = match begun.state {
+            Begun::Closed => said.is_empty() || said == begun.operation,
+            Begun::Media | Begun::Script => new,
+            Begun::Preparing => false,
+        };
+        let operation = if ours { begun.operation.clone() } else { said.to_owned() };
         Ok(Some(Install { image: image.to_owned(), operation }))
     }
 
@@ -116,29 +141,32 @@ impl Inner {
         Ok(())
     }
 
-    /// Why an installation that was begun will not come to its end, if that can be told.
-    pub async fn failure(&self, target: &Target, begun: &Installation) -> ProviderResult<Option<String>> {
+    /// How an installation goes that was begun and is not on the disk.
+    pub async fn going(&self, target: &Target, begun: &Installation) -> ProviderResult<Going> {
         match begun.state {
-            Begun::Media | Begun::Closed => return Ok(None),
+            Begun::Media | Begun::Closed => return Ok(Going::On),
+            Begun::Preparing => return Ok(Going::NotBegun),
             Begun::Script => {}
         }
-        let Ok(reached) = self.host(target, For::Work).await else { return Ok(None) };
+        let Ok(reached) = self.host(target, For::Work).await else { return Ok(Going::On) };
         match self.on_host(&reached, For::Work, reached.host.poll(&begun.operation, 0)).await {
             Ok(progress) => Ok(match progress.state {
                 ExecState::Exited(0) => {
-                    Some("the script ended, and /etc/millwright-image does not name the image".to_owned())
+                    Going::Wrong("the script ended, and /etc/millwright-image does not name the image".to_owned())
                 }
                 ExecState::Exited(status) => {
                     let said: Vec<u8> = progress.output.iter().flat_map(|chunk| chunk.data.clone()).collect();
                     let said = String::from_utf8_lossy(&said);
                     let last: Vec<&str> = said.lines().rev().take(5).collect();
                     let last: Vec<&str> = last.into_iter().rev().collect();
-                    Some(short(&format!("the script ended with exit status {status}: {}", last.join(" / "))))
+                    Going::Wrong(short(&format!("the script ended with exit status {status}: {}", last.join(" / "))))
                 }
-                ExecState::Running | ExecState::NeverStarted => None,
+                ExecState::Running => Going::On,
+                // starting it again under the same key is no second start
+                ExecState::NeverStarted => Going::NotBegun,
             }),
             // it may be on its way into the new system
-            Err(_) => Ok(None),
+            Err(_) => Ok(Going::On),
         }
     }
 
@@ -164,22 +192,44 @@ fn must_be_known(target: &Target) -> ProviderResult<()> {
     Ok(())
 }
 
+fn is_known(serial_number: &str, system_uuid: &str) -> bool {
+    !serial_number.is_empty() || !system_uuid.is_empty()
+}
+
+/// That nobody says another name is not enough: somebody must have said this one.
+fn must_tell(target: &Target, somebody_told: bool) -> ProviderResult<()> {
+    if somebody_told {
+        return Ok(());
+    }
+    let message = format!(
+        "neither the BMC nor the system of machine {} tells its serial number or system UUID, so nobody can tell whether \
+         this is {}, whose disk may be overwritten; let the SSH login read them (as root, or by sudo)",
+        target.machine_id,
+        if target.spec.serial_number.is_empty() { &target.spec.system_uuid } else { &target.spec.serial_number }
+    );
+    Err(ProviderError::because(Reason::WrongMachine, FailureClass::NeedsOperator, message))
+}
+
 #[async_trait]
 impl ImageControl for Datacenter {
     async fn install(&self, target: &Target, image: &str, user_data_ref: &str, op: &Operation) -> ProviderResult<Ack> {
         let inner = &self.inner;
         let how = inner.image(image)?.clone();
         must_be_known(target)?;
+        let earlier = inner.begun(target).await?;
         // who is there now, by its own word; a system that is down or empty has none
-        let before = match inner.reading(target, For::Work).await {
-            Ok(host) if !host.instance.is_empty() => host.instance,
-            Ok(_) => NOTHING.to_owned(),
+        let (before, host_is_known) = match inner.reading(target, For::Work).await {
+            Ok(host) => {
+                let known = is_known(&host.serial_number, &host.system_uuid);
+                (if host.instance.is_empty() { NOTHING.to_owned() } else { host.instance }, known)
+            }
             Err(e) if e.reason() == Reason::WrongMachine => return Err(e),
             Err(e) if matches!(how, Image::Script { .. }) => return Err(e),
-            Err(_) => NOTHING.to_owned(),
+            // then what was there last is what a new one must differ from
+            Err(_) => (earlier.map_or(NOTHING.to_owned(), |earlier| earlier.before), false),
         };
         let state = match &how {
-            Image::Media { .. } => Begun::Media,
+            Image::Media { .. } => Begun::Preparing,
             Image::Script { .. } => Begun::Script,
         };
         let begun = Installation { operation: op.key(), image: image.to_owned(), before, state };
@@ -192,19 +242,32 @@ impl ImageControl for Datacenter {
                     return Err(ProviderError::because(Reason::InvalidField, FailureClass::InvalidInput, message));
                 }
                 let (bmc, now) = inner.checked(target, For::Work).await?;
-                inner.remember(target, &begun, &format!("{} installs {image}", op.key())).await?;
+                must_tell(target, host_is_known || is_known(&now.serial_number, &now.system_uuid))?;
+                let why = format!("{} installs {image}", op.key());
+                inner.remember(target, &begun, &why).await?;
                 let _ = bmc.insert_media(&url).await?;
                 let _ = bmc.set_boot(Some(BootOverride { mode: BootMode::Cd, persistent: false })).await?;
                 let action = match now.power {
                     PowerState::On => PowerAction::ForceRestart,
                     PowerState::Off => PowerAction::On,
                 };
-                let _ = bmc.power(action).await?;
+                // from here on it may have begun, whatever is heard
+                inner.remember(target, &Installation { state: Begun::Media, ..begun.clone() }, &why).await?;
+                if let Err(no) = bmc.power(action).await {
+                    if matches!(no, ProviderError::Refused { .. }) {
+                        inner.remember(target, &begun, "the BMC refused to start the machine").await?;
+                    }
+                    return Err(no);
+                }
             }
             Image::Script { text } => {
-                if !target.spec.bmc_endpoint.is_empty() {
-                    inner.checked(target, For::Work).await?;
-                }
+                let bmc_is_known = if target.spec.bmc_endpoint.is_empty() {
+                    false
+                } else {
+                    let (_, now) = inner.checked(target, For::Work).await?;
+                    is_known(&now.serial_number, &now.system_uuid)
+                };
+                must_tell(target, host_is_known || bmc_is_known)?;
                 inner.remember(target, &begun, &format!("{} installs {image}", op.key())).await?;
                 let environment = BTreeMap::from([
                     ("MILLWRIGHT_IMAGE".to_owned(), image.to_owned()),
@@ -223,16 +286,16 @@ impl ImageControl for Datacenter {
 
     async fn abort_install(&self, target: &Target, op: &Operation) -> ProviderResult<Ack> {
         let inner = &self.inner;
-        let Some(begun) = inner.begun(target).await?.filter(|b| b.operation == op.key() && b.is_open()) else {
+        let Some(begun) = inner.begun(target).await?.filter(|begun| begun.operation == op.key()) else {
             return Ok(Ack::Done);
         };
         match begun.state {
-            Begun::Media => inner.take_out(target).await?,
+            Begun::Closed => return Ok(Ack::Done),
+            Begun::Preparing | Begun::Media => inner.take_out(target).await?,
             Begun::Script => {
                 let reached = inner.host(target, For::Work).await?;
                 let _ = inner.on_host(&reached, For::Work, reached.host.kill(&op.key())).await?;
             }
-            Begun::Closed => {}
         }
         let closed = Installation { state: Begun::Closed, image: NOTHING.to_owned(), ..begun };
         inner.remember(target, &closed, "the installation was given up").await?;
@@ -246,11 +309,11 @@ mod tests {
 
     #[test]
     fn what_was_begun_is_read_as_it_was_written() {
-        for state in [Begun::Media, Begun::Script, Begun::Closed] {
+        for state in [Begun::Preparing, Begun::Media, Begun::Script, Begun::Closed] {
             let begun =
                 Installation { operation: "exe_1.repave.1".into(), image: "u-24".into(), before: "id".into(), state };
             assert_eq!(Installation::parse(&begun.text()), Some(begun.clone()));
-            assert_eq!(begun.is_open(), state != Begun::Closed);
+            assert_eq!(begun.is_open(), matches!(state, Begun::Media | Begun::Script));
         }
         assert_eq!(Installation::parse(""), None);
         assert_eq!(Installation::parse("media exe_1"), None);

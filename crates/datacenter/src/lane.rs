@@ -27,6 +27,8 @@ pub(crate) enum For {
 /// All lanes of one protocol.
 pub(crate) struct Lanes {
     options: Options,
+    /// How long one is left alone, at first and at most.
+    rest: (Duration, Duration),
     lanes: Mutex<HashMap<String, Arc<Lane>>>,
     work: Semaphore,
     sweep: Semaphore,
@@ -55,9 +57,20 @@ fn jitter() -> f64 {
 }
 
 impl Lanes {
+    /// To controllers.
     pub fn new(options: &Options, calls: usize) -> Self {
+        Self::resting_for(options, calls, (options.rest, options.rest_max))
+    }
+
+    /// To the systems on machines.
+    pub fn to_hosts(options: &Options) -> Self {
+        Self::resting_for(options, options.ssh_calls, (options.host_rest, options.host_rest_max))
+    }
+
+    fn resting_for(options: &Options, calls: usize, rest: (Duration, Duration)) -> Self {
         Self {
             options: options.clone(),
+            rest,
             lanes: Mutex::default(),
             work: Semaphore::new(calls),
             sweep: Semaphore::new(calls),
@@ -79,7 +92,7 @@ impl Lanes {
             turn: Semaphore::new(1),
             waiting: AtomicUsize::new(0),
             queue: o.queue,
-            breaker: Mutex::new(Breaker::new(o.silences, o.rest, o.rest_max)),
+            breaker: Mutex::new(Breaker::new(o.silences, self.rest.0, self.rest.1)),
         });
         lanes.insert(address.to_owned(), lane.clone());
         lane
@@ -111,7 +124,8 @@ impl Lanes {
         };
         let _permit = fleet.acquire().await.map_err(closed)?;
         lane.may_call(whom, Breaker::calls)?;
-        let mut outcome = Outcome { lane, told: false };
+        let patience = self.options.connect_timeout;
+        let mut outcome = Outcome { lane, told: false, begun: Instant::now(), patience };
         let answer = tokio::time::timeout(limit, call).await.unwrap_or_else(|_| {
             let message = format!("{} did not answer within {} s", lane.name, limit.as_secs_f32());
             Err(ProviderError::unknown(message))
@@ -169,6 +183,9 @@ impl Lane {
 struct Outcome<'a> {
     lane: &'a Lane,
     told: bool,
+    begun: Instant,
+    /// Who gives up sooner says nothing about the other side: nobody can tell whether it would have answered.
+    patience: Duration,
 }
 
 impl Outcome<'_> {
@@ -180,9 +197,15 @@ impl Outcome<'_> {
 
 impl Drop for Outcome<'_> {
     fn drop(&mut self) {
-        if !self.told {
+        if self.told {
+            return;
+        }
+        let now = Instant::now();
+        if now.duration_since(self.begun) < self.patience {
+            lock(&self.lane.breaker).given_up();
+        } else {
             let last = ProviderError::unreachable(&self.lane.name, "whoever asked gave up before it answered");
-            lock(&self.lane.breaker).silent(last, Instant::now(), jitter());
+            lock(&self.lane.breaker).silent(last, now, jitter());
         }
     }
 }
@@ -250,15 +273,25 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_that_hangs_ends_and_one_that_is_given_up_counts() {
+    async fn a_call_that_hangs_ends_and_one_that_is_given_up_late_counts() {
         let lanes = lanes(|o| o.silences = 2);
         let lane = lanes.to("bmc-1");
         let hang = || std::future::pending::<ProviderResult<()>>();
         let hung = lanes.call(&lane, For::Work, LIMIT, hang()).await.expect_err("hangs");
         assert!(matches!(hung, ProviderError::Unknown { .. }));
-        let given_up = tokio::time::timeout(Duration::from_secs(1), lanes.call(&lane, For::Work, LIMIT, hang())).await;
-        assert!(given_up.is_err());
-        assert_eq!(lanes.resting(), 1);
+        for (after, resting) in [(1, 0), (1, 0), (4, 1)] {
+            let impatient = Duration::from_secs(after);
+            let given_up = tokio::time::timeout(impatient, lanes.call(&lane, For::Work, LIMIT, hang())).await;
+            assert!(given_up.is_err());
+            assert_eq!(lanes.resting(), resting, "given up after {after} s");
+        }
+        // a probe that is given up leaves the way free for the next
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let impatient = Duration::from_secs(1);
+        let probe = tokio::time::timeout(impatient, lanes.call(&lane, For::Work, LIMIT, hang())).await;
+        assert!(probe.is_err());
+        assert_eq!(lanes.call(&lane, For::Work, LIMIT, async { Ok(7) }).await, Ok(7), "the next probe");
+        assert_eq!(lanes.resting(), 0);
     }
 
     #[tokio::test(start_paused = true)]

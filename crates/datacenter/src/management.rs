@@ -26,25 +26,25 @@ impl Management for Datacenter {
     async fn discover(&self, spec: &MachineSpec) -> ProviderResult<Discovered> {
         let mut spec = spec.clone();
         // nobody's yet: nothing is pinned for it but in the endpoint itself
+        let nobody = MachineId::from_text(format!("discovery of {}", spec.bmc_endpoint));
         let target = |spec: &MachineSpec| Target {
-            machine_id: MachineId::from_text(format!("discovery of {}", spec.bmc_endpoint)),
+            machine_id: nobody.clone(),
             labels: Labels::new(),
             spec: spec.clone(),
             notes: Notes::default(),
         };
-        let endpoint = endpoint_of(&target(&spec))?;
-        let over_tls = matches!(endpoint.protocol, BmcProtocol::Redfish | BmcProtocol::Any);
-        if over_tls && endpoint.trust == TlsTrust::FirstContact {
-            match self.inner.certificate_of(&endpoint, For::Work).await {
-                Ok(shown) => {
-                    spec.bmc_endpoint = format!("{}?tls=pin:{shown}", spec.bmc_endpoint.trim_end_matches('?'));
-                }
-                // it may speak IPMI only
-                Err(e) if endpoint.protocol == BmcProtocol::Any && e.reason() != Reason::UntrustedCertificate => {}
-                Err(e) => return Err(e),
-            }
+        let found = self.inner.spoken(&target(&spec), endpoint_of(&target(&spec))?, For::Work).await?;
+        if found.protocol == BmcProtocol::Redfish && found.trust == TlsTrust::FirstContact {
+            let shown = self.inner.certificate_of(&found, For::Work).await?;
+            spec.bmc_endpoint = format!("{}?tls=pin:{shown}", spec.bmc_endpoint.trim_end_matches('?'));
         }
-        let description = self.inner.controller(&target(&spec), For::Work).await?.describe().await?;
+        let described = match self.inner.controller(&target(&spec), For::Work).await {
+            Ok(bmc) => bmc.describe().await,
+            Err(e) => Err(e),
+        };
+        self.inner.controllers.forget(&nobody);
+        self.inner.protocols.forget(&nobody);
+        let description = described?;
         spec.serial_number.clone_from(&description.serial_number);
         spec.system_uuid.clone_from(&description.system_uuid);
         spec.mac_addresses =
@@ -54,28 +54,41 @@ impl Management for Datacenter {
 
     async fn rotate_password(&self, target: &Target) -> ProviderResult<Ack> {
         let inner = &self.inner;
+        if target.spec.credentials_ref.is_empty() {
+            let message = format!(
+                "machine {} names no credential of its own in spec.credentials_ref; the one it uses is for all that name \
+                 none, and a new password for one of them would lock out the others",
+                target.machine_id
+            );
+            return Err(ProviderError::because(Reason::CredentialMissing, FailureClass::NeedsOperator, message));
+        }
         let (bmc, _) = inner.checked(target, For::Work).await?;
-        let (name, login) = inner.bmc_login(target).await?;
-        let next = new_password()?;
+        let (name, login) = inner.settled_login(target).await?;
+        // nobody else settles it while it is being changed
+        let _turn = inner.passwords.of(&name).lock().await;
+        let next = BmcLogin { username: login.username.clone(), password: new_password()? };
         // durable before the controller hears of it: whatever happens, somebody knows the password
-        let changing = Credential::BmcChanging { login: login.clone(), next: next.clone() };
+        let changing = Credential::BmcChanging { login: login.clone(), next: next.password.clone() };
         inner.keyring.replace(&name, &changing).await?;
-        match bmc.set_password(&login.username, &next).await {
-            Err(e @ ProviderError::Refused { .. }) => {
-                inner.keyring.replace(&name, &Credential::Bmc(login)).await?;
-                return Err(e);
+        let told = bmc.set_password(&login.username, &next.password).await;
+        if let Err(e @ ProviderError::Refused { .. }) = told {
+            inner.keyring.replace(&name, &Credential::Bmc(login)).await?;
+            return Err(e);
+        }
+        // told or not, what counts is which of the two it takes
+        let works = inner.which_works(target, &name, [next.clone(), login]).await?;
+        inner.keyring.replace(&name, &Credential::Bmc(works.clone())).await?;
+        match told {
+            _ if works == next => Ok(Ack::Done),
+            Ok(_) => {
+                let message = "the BMC said yes and still takes the old password only; nothing was changed";
+                Err(ProviderError::refused(FailureClass::Hardware, message))
             }
-            // told or not, what counts is which of the two it takes
-            Ok(_) | Err(ProviderError::Unknown { .. }) => {}
+            Err(e) => {
+                let message = format!("the BMC still takes the old password, so nothing was changed; try again: {e}");
+                Err(ProviderError::transient(message))
+            }
         }
-        drop(bmc);
-        inner.settle_password(target).await?;
-        let (_, now) = inner.bmc_login(target).await?;
-        if now.password == next {
-            return Ok(Ack::Done);
-        }
-        let message = "the BMC said yes and still takes the old password only; nothing was changed";
-        Err(ProviderError::refused(FailureClass::Hardware, message))
     }
 
     async fn repin(&self, target: &Target) -> ProviderResult<Ack> {
@@ -96,6 +109,7 @@ impl Management for Datacenter {
         for pin in [Pin::BmcCertificate, Pin::SshHostKey, Pin::JumpHostKey] {
             self.inner.keyring.unpin(&target.machine_id, pin, "an admin asked for it").await?;
         }
+        self.inner.protocols.forget(&target.machine_id);
         Ok(Ack::Done)
     }
 }
@@ -111,24 +125,49 @@ fn new_password() -> ProviderResult<Secret> {
     Ok(Secret::new(letters.collect::<String>()))
 }
 
+/// One change of a password at a time. Credentials share a few locks: changes are rare and short.
+#[derive(Default)]
+pub(crate) struct Passwords([tokio::sync::Mutex<()>; 32]);
+
+impl Passwords {
+    fn of(&self, credential: &str) -> &tokio::sync::Mutex<()> {
+        let number = credential.bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
+        &self.0[number % self.0.len()]
+    }
+}
+
 impl Inner {
-    /// Finds out which password a controller takes whose password was being changed, and keeps that one.
-    pub async fn settle_password(&self, target: &Target) -> ProviderResult<()> {
+    /// The login of the machine's controller. If its password was being changed when somebody was lost, it is found
+    /// out which one the controller takes, and that one is kept.
+    pub async fn settled_login(&self, target: &Target) -> ProviderResult<(String, BmcLogin)> {
         let wanted = |credential| match credential {
-            Credential::BmcChanging { login, next } => Some(Some((login, next))),
-            Credential::Bmc(_) => Some(None),
+            Credential::Bmc(login) => Some((login, None)),
+            Credential::BmcChanging { login, next } => Some((login, Some(next))),
             Credential::Ssh(_) | Credential::Kubeconfig(_) | Credential::Ca(_) => None,
         };
-        let (name, changing) = self.login(target, "bmc", wanted).await?;
-        let Some((old, next)) = changing else { return Ok(()) };
+        let (name, (login, next)) = self.login(target, "bmc", wanted).await?;
+        if next.is_none() {
+            return Ok((name, login));
+        }
+        // whoever is changing it now will settle it, too
+        let _turn = self.passwords.of(&name).lock().await;
+        let (name, (old, next)) = self.login(target, "bmc", wanted).await?;
+        let Some(next) = next else { return Ok((name, old)) };
         let new = BmcLogin { username: old.username.clone(), password: next };
-        for login in [new, old] {
-            match self.by_login(target, &name, login.clone()).await?.state().await {
-                Ok(_) => return self.keyring.replace(&name, &Credential::Bmc(login)).await,
+        let works = self.which_works(target, &name, [new, old]).await?;
+        self.keyring.replace(&name, &Credential::Bmc(works.clone())).await?;
+        Ok((name, works))
+    }
+
+    /// The first of these that the controller takes.
+    async fn which_works(&self, target: &Target, name: &str, logins: [BmcLogin; 2]) -> ProviderResult<BmcLogin> {
+        for login in logins {
+            match self.by_login(target, name, login.clone()).await?.state().await {
+                Ok(_) => return Ok(login),
                 Err(e) if e.reason() == Reason::LoginRefused => {}
                 Err(e) => return Err(e),
             }
         }
-        Err(ProviderError::login_refused(&format!("the BMC of machine {}", target.machine_id), &name))
+        Err(ProviderError::login_refused(&format!("the BMC of machine {}", target.machine_id), name))
     }
 }

@@ -23,6 +23,10 @@ pub struct Options {
     /// How long at first; doubled with every probe in vain, up to `rest_max`.
     pub rest: Duration,
     pub rest_max: Duration,
+    /// The same for the system on a machine: it goes down whenever the machine is rebooted, and whoever waits for it to
+    /// come back must not be told for minutes that it has not.
+    pub host_rest: Duration,
+    pub host_rest_max: Duration,
     /// How long a sweep makes do with what an earlier login on the host has shown.
     pub host_reading: Duration,
     /// How long join material is good for.
@@ -72,6 +76,8 @@ impl Default for Options {
             silences: 3,
             rest: Duration::from_secs(30),
             rest_max: Duration::from_secs(300),
+            host_rest: Duration::from_secs(5),
+            host_rest_max: Duration::from_secs(30),
             host_reading: Duration::from_secs(600),
             join_ttl: Duration::from_secs(15 * 60),
             images: BTreeMap::new(),

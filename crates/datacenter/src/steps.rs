@@ -19,6 +19,8 @@ impl PowerControl for Datacenter {
     async fn reset(&self, target: &Target, mode: RebootMode, _: &Operation) -> ProviderResult<Ack> {
         let inner = &self.inner;
         if mode == RebootMode::Inband {
+            // who is there, before it is rebooted
+            inner.reading(target, For::Work).await?;
             let reached = inner.host(target, For::Work).await?;
             return inner.on_host(&reached, For::Work, reached.host.reboot()).await;
         }

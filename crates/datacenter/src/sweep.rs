@@ -2,9 +2,10 @@
 
 use crate::datacenter::{Datacenter, Inner};
 use crate::host::is_down;
-use crate::installation::Installation;
+use crate::installation::{Going, Installation};
 use crate::lane::For;
 use async_trait::async_trait;
+use domain::Reason;
 use provider::{
     Bmc as _, BmcState, FailedInstall, Inspect, Inspection, Install, PowerState, ProviderError, ProviderResult, Target,
 };
@@ -73,8 +74,9 @@ impl Inner {
             host_asked: !matches!(system, System::NotAsked),
             boot_id: match &system {
                 System::Read(host) => host.boot_id.clone(),
-                System::NotAsked => last_reset,
-                System::Down | System::Closed | System::Up => String::new(),
+                // only where there is no other: the two are never compared with each other
+                System::NotAsked if target.spec.ssh_endpoint.is_empty() => last_reset,
+                System::NotAsked | System::Down | System::Closed | System::Up => String::new(),
             },
             boot_override: bmc.and_then(|bmc| bmc.boot).map(|boot| boot.mode),
             installed: now.installed,
@@ -96,7 +98,8 @@ impl Inner {
         if target.spec.ssh_endpoint.is_empty() {
             return Ok(System::NotAsked);
         }
-        if whom == For::Sweep && begun.is_none() && self.known(target).is_some() {
+        let in_hand = begun.is_some_and(Installation::is_open);
+        if whom == For::Sweep && !in_hand && self.known(target, begun).is_some() {
             return match self.answers(target, whom).await {
                 Ok(()) => Ok(System::Up),
                 Err(e) => shut(target, e, whom),
@@ -104,7 +107,7 @@ impl Inner {
         }
         match self.reading(target, whom).await {
             // what was reinstalled has another key, and is looked at with it from now on
-            Err(e) if e.reason() == domain::Reason::HostKeyChanged && begun.is_some_and(Installation::is_open) => {
+            Err(e) if e.reason() == Reason::HostKeyChanged && in_hand => {
                 self.repin_host(&target.machine_id, "its system is being reinstalled").await?;
                 self.reading(target, whom).await.map(System::Read).or_else(|e| shut(target, e, whom))
             }
@@ -114,41 +117,66 @@ impl Inner {
     }
 
     /// What an earlier login has shown, if that is still good enough.
-    fn known(&self, target: &Target) -> Option<Reading> {
-        let reading = self.readings.get(&target.machine_id, &target.spec.ssh_endpoint)?;
+    fn known(&self, target: &Target, begun: Option<&Installation>) -> Option<Reading> {
+        let reading = self.readings.get(&target.machine_id, &shown_by(target, begun))?;
         (reading.at.elapsed() < self.options.host_reading).then_some(reading)
     }
 
     async fn disk(&self, target: &Target, system: &System, begun: Option<Installation>) -> ProviderResult<Disk> {
-        let (machine, endpoint) = (&target.machine_id, &target.spec.ssh_endpoint);
-        let mut disk = match system {
-            System::Read(host) => {
-                let image = self.image_of(target, host, begun.as_ref()).await?;
-                let reading = Reading { at: Instant::now(), image: image.clone() };
-                self.readings.put(machine, endpoint.clone(), reading);
-                Disk { read: true, installed: image, ..Disk::default() }
-            }
+        let in_hand = begun.as_ref().is_some_and(Installation::is_open);
+        let disk = match system {
+            System::Read(host) => self.read(target, host, begun.as_ref()).await?,
             // as long as nobody has installed anything, it is what it was
-            System::Up | System::Down | System::Closed if begun.is_none() => {
-                let known = self.readings.get(machine, endpoint);
+            System::Up | System::Down | System::Closed if !in_hand => {
+                let known = self.readings.get(&target.machine_id, &shown_by(target, begun.as_ref()));
                 Disk { read: known.is_some(), installed: known.and_then(|k| k.image), ..Disk::default() }
             }
             System::Up | System::Down | System::Closed | System::NotAsked => Disk::default(),
         };
-        if let Some(begun) = begun.filter(Installation::is_open) {
-            let ours = |install: &Install| install.operation == begun.operation;
-            if !disk.installed.as_ref().is_some_and(ours) {
-                match self.failure(target, &begun).await? {
-                    Some(why) => disk.failed = Some(FailedInstall { operation: begun.operation, why }),
-                    None => {
-                        disk.installed = None;
-                        disk.installing = Some(Install { image: begun.image, operation: begun.operation });
-                    }
+        match begun.filter(Installation::is_open) {
+            Some(begun) => self.in_hand(target, disk, begun).await,
+            None => Ok(disk),
+        }
+    }
+
+    async fn read(&self, target: &Target, host: &HostIdentity, begun: Option<&Installation>) -> ProviderResult<Disk> {
+        let image = self.image_of(target, host, begun).await?;
+        let reading = Reading { at: Instant::now(), image: image.clone() };
+        // by what is begun now: it may have been seen to be done
+        let begun = self.begun(target).await?;
+        self.readings.put(&target.machine_id, shown_by(target, begun.as_ref()), reading);
+        Ok(Disk { read: true, installed: image, ..Disk::default() })
+    }
+
+    /// An installation is open: it is there, goes on, or went wrong.
+    async fn in_hand(&self, target: &Target, disk: Disk, begun: Installation) -> ProviderResult<Disk> {
+        let is_there = |disk: &Disk| disk.installed.as_ref().is_some_and(|i| i.operation == begun.operation);
+        if is_there(&disk) {
+            return Ok(disk);
+        }
+        let (operation, image) = (begun.operation.clone(), begun.image.clone());
+        match self.going(target, &begun).await? {
+            Going::NotBegun => Ok(disk),
+            Going::On => {
+                let installing = Some(Install { image, operation });
+                Ok(Disk { installed: None, installing, ..disk })
+            }
+            Going::Wrong(why) => {
+                // the disk was read before that was heard, and the last thing a script does is to write there
+                let host = self.reading(target, For::Work).await?;
+                let disk = self.read(target, &host, Some(&begun)).await?;
+                if is_there(&disk) {
+                    return Ok(disk);
                 }
+                Ok(Disk { failed: Some(FailedInstall { operation, why }), ..disk })
             }
         }
-        Ok(disk)
     }
+}
+
+/// What a login has shown is good for this endpoint, until something else is begun.
+fn shown_by(target: &Target, begun: Option<&Installation>) -> String {
+    format!("{} {}", target.spec.ssh_endpoint, begun.map_or(String::new(), Installation::text))
 }
 
 #[derive(Default)]
@@ -159,14 +187,20 @@ struct Disk {
     failed: Option<FailedInstall>,
 }
 
-/// A system that could not be read: down, or closed to us, which a person should be told.
+/// A system that could not be read: down, closed to us, or not asked at all, which a person should be told.
 fn shut(target: &Target, e: ProviderError, whom: For) -> ProviderResult<System> {
     if is_down(&e) {
         return Ok(System::Down);
     }
-    if e.reason() == domain::Reason::WrongMachine || whom == For::Sweep && target.spec.bmc_endpoint.is_empty() {
+    if whom == For::Sweep && target.spec.bmc_endpoint.is_empty() {
         return Err(e);
     }
-    target.notes.add(format!("its system answers, but could not be read: {e}"));
-    Ok(System::Closed)
+    let system = match e.reason() {
+        Reason::LoginRefused | Reason::HostKeyChanged | Reason::BadAnswer | Reason::CapabilityMissing => System::Closed,
+        // nobody went there, so whether it answers is not known
+        Reason::CredentialMissing | Reason::CredentialNotFound | Reason::InvalidField => System::NotAsked,
+        _ => return Err(e),
+    };
+    target.notes.add(format!("its system could not be read: {e}"));
+    Ok(system)
 }

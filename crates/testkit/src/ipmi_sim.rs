@@ -172,6 +172,11 @@ impl IpmiSim {
         std::fs::write(self.folder.path().join("power"), if on { "1\n" } else { "0\n" }).expect("the power file");
     }
 
+    /// Whether [`Knob::FailPower`] is on.
+    pub fn is_failing(&self) -> bool {
+        self.folder.path().join(Knob::FailPower.file()).exists()
+    }
+
     pub fn turn(&self, knob: Knob, on: bool) {
         let file = self.folder.path().join(knob.file());
         if on {

@@ -245,7 +245,7 @@ impl Responder {
 
     /// What was done to a machine, in order.
     pub fn done_to(&self, system: usize) -> Vec<What> {
-        lock(&self.world.journal).iter().filter(|e| e.system == system).map(|e| e.what.clone()).collect()
+        self.world.done_to(system)
     }
 
     /// The questions since the last time, as `METHOD path`.
@@ -349,6 +349,11 @@ impl World {
             remembered: Mutex::default(),
             options: RwLock::new(options),
         }
+    }
+
+    /// What was done to a machine, in order.
+    pub fn done_to(&self, system: usize) -> Vec<What> {
+        lock(&self.journal).iter().filter(|e| e.system == system).map(|e| e.what.clone()).collect()
     }
 
     fn options(&self) -> RwLockReadGuard<'_, Options> {

@@ -86,6 +86,8 @@ mount --bind $h/var-lib /var/lib
 mount --bind $h/class /sys/class
 mount --bind $h/boot_id /proc/sys/kernel/random/boot_id
 mount --bind $h/tmp /tmp
+# what this machine's root has in its start files is none of the host's business
+mount --bind $h/root /root
 [ ! -e $h/shell ] || mount --bind $h/shell /bin/sh
 # what a reboot empties
 rm -rf /tmp/* /run/millwright
@@ -195,6 +197,11 @@ impl SshHost {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).expect("it can be run");
     }
 
+    /// The folder of its own programs, as this machine sees it.
+    pub fn programs(&self) -> PathBuf {
+        self.folder.join("bin")
+    }
+
     /// Where this machine has a file of that host: one below `/etc`, `/run`, `/tmp`, `/var/lib` or `/sys/class`.
     pub fn inside(&self, path: &str) -> PathBuf {
         let own = [("/etc", "etc"), ("/run", "run"), ("/tmp", "tmp"), ("/var/lib", "var-lib"), ("/sys/class", "class")];
@@ -299,7 +306,7 @@ fn guard(folder: &Path) -> Child {
 fn furnish(folder: &Path, port: u16) {
     let make = |name: &str| std::fs::create_dir_all(folder.join(name)).expect("a folder");
     let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).expect("a file");
-    for name in ["bin", "run/host", "run/sshd", "var-lib", "class/dmi/id", "tmp", "home"] {
+    for name in ["bin", "run/host", "run/sshd", "var-lib", "class/dmi/id", "tmp", "home", "root"] {
         make(name);
     }
     run(Command::new("cp").arg("-a").arg("/etc").arg(folder.join("etc")));

@@ -46,7 +46,13 @@ pub struct UdpProxy {
 
 impl UdpProxy {
     pub async fn before(counterpart: SocketAddr) -> Self {
-        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("a port"));
+        Self::at("127.0.0.1:0".parse().expect("an address"), counterpart).await
+    }
+
+    /// Where somebody will look for it.
+    pub async fn at(address: SocketAddr, counterpart: SocketAddr) -> Self {
+        let socket = UdpSocket::bind(address).await.unwrap_or_else(|e| panic!("binding {address}: {e}"));
+        let socket = Arc::new(socket);
         let address = socket.local_addr().expect("an address");
         let state = Arc::new(Mutex::new(State::default()));
         let mut work = JoinSet::new();

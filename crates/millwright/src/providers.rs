@@ -92,3 +92,26 @@ pub fn images(config: &Config) -> Result<BTreeMap<String, Image>, String> {
     };
     config.images.iter().map(read).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_that_cannot_be_used_are_named() {
+        for (name, media, script) in [
+            ("a", None, None),
+            ("a", Some("https://h/x.iso"), Some("/x.sh")),
+            ("a", Some("x.iso"), None),
+            ("a", Some("https://u:geheim@h/x.iso"), None),
+            ("a", None, Some("/nowhere/x.sh")),
+            ("a b", Some("https://h/x.iso"), None),
+        ] {
+            let mut config = Config::default();
+            let source = ImageSource { media: media.map(str::to_owned), script: script.map(Into::into) };
+            config.images.insert(name.to_owned(), source);
+            let error = images(&config).expect_err(name);
+            assert!(error.starts_with("images.") && !error.contains("geheim"), "{error}");
+        }
+    }
+}

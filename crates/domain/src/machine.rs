@@ -398,6 +398,14 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn endpoints_that_cannot_be_are_refused_by_field() {
+        for (bmc, ssh, field) in [("ftp://x", "", "spec.bmc_endpoint"), ("10.0.0.1", "root@x", "spec.ssh_endpoint")] {
+            let spec = MachineSpec { bmc_endpoint: bmc.into(), ssh_endpoint: ssh.into(), ..MachineSpec::default() };
+            assert!(spec.normalized().is_err_and(|e| e.message.starts_with(field)), "{bmc} {ssh}");
+        }
+    }
+
+    #[test]
     fn identifiers_have_one_spelling() {
         let spec = MachineSpec {
             mac_addresses: vec!["AA-BB-CC-DD-EE-FF".into(), "aabb.ccdd.eeff".into()],

@@ -7,6 +7,7 @@
 use crate::act::{Acted, Asked, HardwareChange, Outcome, answer, done};
 use crate::machines::{find, no_active_run, not_found, required};
 use crate::{Call, Service};
+use domain::credential::{CredentialKind, names};
 use domain::hardware::{
     Bios, BootOverride, ConsoleInfo, ControllerTask, Description, EventLogEntry, PowerAction, Sensor,
 };
@@ -20,7 +21,7 @@ use provider::{Bmc, Discovered, Management, Provider, ProviderError, ProviderRes
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use store::machine as machines;
+use store::{credential, machine as machines};
 
 /// Entries of a controller's log, unless the caller says how many.
 const EVENTS: usize = 100;
@@ -260,10 +261,37 @@ impl Service {
 
     pub async fn rotate_bmc_password(&self, call: &Arc<Call>, id: &str, reason: &str) -> Result<HardwareChange, Error> {
         let asked = Asked::new("rotate the controller's password", reason)?;
+        self.has_its_own_password(&self.talked_to(call, id).await?).await?;
         self.manage(call, id, asked, |management, target| {
             Box::pin(async move { management.rotate_password(target).await.map(Acted::from) })
         })
         .await
+    }
+
+    /// A password that several controllers take cannot be changed on one of them alone.
+    async fn has_its_own_password(&self, machine: &Machine) -> Result<(), Error> {
+        let named: Vec<String> = names(&machine.spec.credentials_ref).map(str::to_owned).collect();
+        let shared = self.store().read(move |tx| {
+            let uses = credential::uses(tx)?;
+            for name in &named {
+                let there = tx.point(&credential::by_name(name))?;
+                let machines = uses.get(name).copied().unwrap_or(0);
+                if machines > 1 && there.is_some_and(|there| there.record.kind == CredentialKind::Bmc) {
+                    return Ok(Some((name.clone(), machines)));
+                }
+            }
+            Ok(None)
+        });
+        match shared.await? {
+            None => Ok(()),
+            Some((name, machines)) => Err(Error::new(
+                Reason::CredentialInUse,
+                format!(
+                    "credential {name} is that of {machines} machines, and the others would be locked out; give {} one of its own first",
+                    machine.id
+                ),
+            )),
+        }
     }
 
     /// No identity is asked for: what answers there is not trusted before this.

@@ -11,7 +11,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 #[derive(Default)]
 pub struct MemoryKeyring {
     credentials: Mutex<BTreeMap<String, Credential>>,
-    pins: Mutex<BTreeMap<(String, &'static str), (String, String)>>,
+    pins: Mutex<BTreeMap<(String, &'static str), Pinned>>,
+}
+
+struct Pinned {
+    endpoint: String,
+    value: String,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -43,7 +48,7 @@ impl MemoryKeyring {
 
     /// What is pinned, whatever the endpoint.
     pub fn pin_of(&self, machine: &str, pin: Pin) -> Option<String> {
-        lock(&self.pins).get(&(machine.to_owned(), pin.as_str())).map(|(_, value)| value.clone())
+        lock(&self.pins).get(&(machine.to_owned(), pin.as_str())).map(|pinned| pinned.value.clone())
     }
 }
 
@@ -64,16 +69,17 @@ impl Keyring for MemoryKeyring {
     async fn pinned(&self, machine: &MachineId, pin: Pin, endpoint: &str) -> ProviderResult<Option<String>> {
         let pins = lock(&self.pins);
         let kept = pins.get(&(machine.to_string(), pin.as_str()));
-        Ok(kept.filter(|(at, _)| at == endpoint).map(|(_, value)| value.clone()))
+        Ok(kept.filter(|pinned| pinned.endpoint == endpoint).map(|pinned| pinned.value.clone()))
     }
 
     async fn pin(&self, machine: &MachineId, pin: Pin, endpoint: &str, seen: &str) -> ProviderResult<String> {
         let mut pins = lock(&self.pins);
-        let kept = pins.entry((machine.to_string(), pin.as_str())).or_insert((endpoint.to_owned(), seen.to_owned()));
-        if kept.0 != endpoint {
-            *kept = (endpoint.to_owned(), seen.to_owned());
+        let new = || Pinned { endpoint: endpoint.to_owned(), value: seen.to_owned() };
+        let kept = pins.entry((machine.to_string(), pin.as_str())).or_insert_with(new);
+        if kept.endpoint != endpoint {
+            *kept = new();
         }
-        Ok(kept.1.clone())
+        Ok(kept.value.clone())
     }
 
     async fn unpin(&self, machine: &MachineId, pin: Pin, _why: &str) -> ProviderResult<()> {

@@ -28,8 +28,11 @@ pub(crate) fn invalid(message: String) -> ProviderError {
 pub(crate) fn endpoint_of(target: &Target) -> ProviderResult<BmcEndpoint> {
     let text = &target.spec.bmc_endpoint;
     if text.is_empty() {
-        let machine = format!("machine {}", target.machine_id);
-        return Err(ProviderError::capability_missing(&machine, "a BMC (its spec.bmc_endpoint is empty)"));
+        let message = format!(
+            "machine {id} has no BMC to ask: its spec.bmc_endpoint is empty; fill it in with 'millwright machine update {id} --bmc ENDPOINT'",
+            id = target.machine_id
+        );
+        return Err(ProviderError::because(Reason::CapabilityMissing, FailureClass::InvalidInput, message));
     }
     BmcEndpoint::parse(text).map_err(|e| invalid(format!("spec.bmc_endpoint of machine {}: {e}", target.machine_id)))
 }

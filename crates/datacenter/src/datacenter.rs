@@ -66,11 +66,6 @@ impl Datacenter {
             }),
         }
     }
-
-    /// How many BMCs and hosts are left alone now because they do not answer.
-    pub fn resting(&self) -> usize {
-        self.inner.redfish.resting() + self.inner.ipmi.resting() + self.inner.ssh.resting()
-    }
 }
 
 impl Provider for Datacenter {
@@ -111,5 +106,8 @@ impl Provider for Datacenter {
     }
     fn management(&self) -> Option<&dyn Management> {
         Some(self)
+    }
+    fn resting(&self) -> usize {
+        self.inner.redfish.resting() + self.inner.ipmi.resting() + self.inner.ssh.resting()
     }
 }

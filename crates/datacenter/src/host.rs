@@ -6,6 +6,7 @@ use crate::lane::For;
 use domain::credential::{Credential, SshLogin};
 use domain::endpoint::{HostPort, SshEndpoint};
 use domain::look::another_machine;
+use domain::stage::FailureClass;
 use domain::{MachineId, Reason};
 use provider::{Pin, ProviderError, ProviderResult, Target};
 use ssh::{Host, HostIdentity, Jump};
@@ -30,8 +31,11 @@ pub(crate) struct Reached {
 pub(crate) fn endpoint_of(target: &Target) -> ProviderResult<SshEndpoint> {
     let text = &target.spec.ssh_endpoint;
     if text.is_empty() {
-        let machine = format!("machine {}", target.machine_id);
-        return Err(ProviderError::capability_missing(&machine, "SSH (its spec.ssh_endpoint is empty)"));
+        let message = format!(
+            "machine {id} cannot be reached by SSH: its spec.ssh_endpoint is empty; fill it in with 'millwright machine update {id} --ssh ENDPOINT'",
+            id = target.machine_id
+        );
+        return Err(ProviderError::because(Reason::CapabilityMissing, FailureClass::InvalidInput, message));
     }
     SshEndpoint::parse(text).map_err(|e| invalid(format!("spec.ssh_endpoint of machine {}: {e}", target.machine_id)))
 }

@@ -118,11 +118,12 @@ struct Parts<'a> {
 }
 
 fn split(text: &str) -> Result<Parts<'_>, String> {
-    let (rest, query) = text.split_once('?').unwrap_or((text, ""));
-    let (scheme, rest) = rest.split_once("://").unwrap_or(("", rest));
-    if rest.contains('@') {
+    // before anything is quoted: what stands before it may be a password
+    if text.contains('@') {
         return Err("a user or password has no place here; credentials are named in spec.credentials_ref".to_owned());
     }
+    let (rest, query) = text.split_once('?').unwrap_or((text, ""));
+    let (scheme, rest) = rest.split_once("://").unwrap_or(("", rest));
     let options = query.split('&').filter(|option| !option.is_empty()).map(|option| {
         option.split_once('=').ok_or_else(|| format!("the option {option:?} has no value; write {option}=…"))
     });

@@ -162,6 +162,7 @@ impl MachineSpec {
         if !self.provider.is_empty() {
             check_name("spec.provider", &self.provider)?;
         }
+        // a mistake is better told now than by a machine that is never reached; and a password is not stored
         if !self.bmc_endpoint.is_empty() {
             BmcEndpoint::parse(&self.bmc_endpoint).map_err(|e| Error::field("spec.bmc_endpoint", e))?;
         }
@@ -417,6 +418,22 @@ pub(crate) mod tests {
         for bad in ["aa:bb", "zz:bb:cc:dd:ee:ff", "aa:bb:cc:dd:ee:ff:00", ""] {
             let spec = MachineSpec { mac_addresses: vec![bad.into()], ..MachineSpec::default() };
             assert!(spec.normalized().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn endpoints_that_lead_nowhere_and_passwords_in_them_are_refused() {
+        let spec = |bmc: &str, ssh: &str| MachineSpec {
+            bmc_endpoint: bmc.into(),
+            ssh_endpoint: ssh.into(),
+            ..MachineSpec::default()
+        };
+        spec("10.20.30.41", "10.20.30.40:22").normalized().expect("as people write them");
+        for (bmc, ssh) in
+            [("ftp://x", ""), ("https://a:geheim@x", ""), ("", "a:geheim@x"), ("", "x?jump=a:geheim@y"), ("x y", "")]
+        {
+            let error = spec(bmc, ssh).normalized().expect_err("refused");
+            assert!(error.message.starts_with("spec.") && !error.message.contains("geheim"), "{}", error.message);
         }
     }
 

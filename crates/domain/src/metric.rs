@@ -51,6 +51,8 @@ catalogue! {
         "Committed moves of machines, runs and steps along the edges of their lifecycles";
     FROZEN = "frozen", Gauge, [],
         "1 while an operator has stopped all automation";
+    ENDPOINTS_RESTING = "endpoints_resting", Gauge, [],
+        "BMCs and hosts that this server leaves alone for a while because they did not answer";
 
     // the engine
     QUEUE_DEPTH = "queue_depth", Gauge, [],

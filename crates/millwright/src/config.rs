@@ -480,6 +480,10 @@ mod tests {
             ("[observe]\ntimeout_seconds = 601", "observe.timeout_seconds"),
             ("[observe]\nperiod_seconds = 60\nstale_after_seconds = 59", "observe.stale_after_seconds"),
             ("[providers.dc]\nkind = 'telepathy'", "providers.dc.kind"),
+            ("[providers.datacenter]\nkind = 'sim'", "[datacenter]"),
+            ("[datacenter]\nredfish_calls = 0", "datacenter.redfish_calls"),
+            ("[datacenter]\ndefault_credentials = 'a b'", "datacenter.default_credentials"),
+            ("[images.a]\niso = 'x'", "iso"),
             ("[server", "test.toml"),
             ("[tls]\ncert = 'a.pem'", "tls.key"),
             ("[tls]\nkey = 'a.key'", "tls.cert"),
@@ -507,13 +511,16 @@ mod tests {
         let as_it_is = parse(include_str!("../../../deploy/millwright.toml"), &[]).expect("the example parses");
         assert!(as_it_is.tls.pair().is_some() && as_it_is.log.json);
         assert!(as_it_is.providers.is_empty(), "nobody wants simulated machines without having said so");
-        let config = parse(&example(), &[]).expect("and so it does with every key");
+        let mut config = parse(&example(), &[]).expect("and so it does with every key");
+        let images = std::mem::take(&mut config.images);
+        assert!(images.values().any(|i| i.media.is_some()) && images.values().any(|i| i.script.is_some()));
         let (text, default) = (format!("{config:#?}"), Config::default());
         let unset: Vec<&str> = text.lines().filter(|l| l.contains(": None")).map(str::trim).collect();
         assert_eq!(unset, ["password: None,", "key: None,"], "which must not stand in a file");
         for (shown, default) in [
             (format!("{:?}", config.engine), format!("{:?}", default.engine)),
             (format!("{:?}", config.limits), format!("{:?}", default.limits)),
+            (format!("{:?}", config.datacenter), format!("{:?}", default.datacenter)),
             (format!("{:?}", config.shutdown), format!("{:?}", default.shutdown)),
             (format!("{:?}", config.metrics), format!("{:?}", default.metrics)),
             (

@@ -64,10 +64,21 @@ fn datacenter_options(config: &Config) -> Result<Options, String> {
     })
 }
 
-fn images(config: &Config) -> Result<BTreeMap<String, Image>, String> {
+/// The configured images, scripts read from their files.
+pub fn images(config: &Config) -> Result<BTreeMap<String, Image>, String> {
     let read = |(name, image): (&String, &ImageSource)| {
+        // it is one word of a record, and of /etc/millwright-image
+        domain::id::check_name("images", name).map_err(|e| format!("images.{name:?}: {}", e.message))?;
         let image = match (&image.media, &image.script) {
-            (Some(url), None) => Image::Media { url: url.clone() },
+            (Some(url), None) => {
+                let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+                if !matches!(scheme, "http" | "https") || rest.is_empty() || rest.contains('@') {
+                    return Err(format!(
+                        "images.{name}.media: is not a URL such as https://images.example/install.iso, without a user in it"
+                    ));
+                }
+                Image::Media { url: url.clone() }
+            }
             (None, Some(path)) => {
                 let text = std::fs::read_to_string(path)
                     .map_err(|e| format!("images.{name}.script: reading {}: {e}", path.display()))?;
@@ -80,4 +91,27 @@ fn images(config: &Config) -> Result<BTreeMap<String, Image>, String> {
         Ok((name.clone(), image))
     };
     config.images.iter().map(read).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_that_cannot_be_used_are_named() {
+        for (name, media, script) in [
+            ("a", None, None),
+            ("a", Some("https://h/x.iso"), Some("/x.sh")),
+            ("a", Some("x.iso"), None),
+            ("a", Some("https://u:geheim@h/x.iso"), None),
+            ("a", None, Some("/nowhere/x.sh")),
+            ("a b", Some("https://h/x.iso"), None),
+        ] {
+            let mut config = Config::default();
+            let source = ImageSource { media: media.map(str::to_owned), script: script.map(Into::into) };
+            config.images.insert(name.to_owned(), source);
+            let error = images(&config).expect_err(name);
+            assert!(error.starts_with("images.") && !error.contains("geheim"), "{error}");
+        }
+    }
 }

@@ -301,6 +301,11 @@ pub trait Provider: Send + Sync {
         None
     }
 
+    /// How many of its endpoints are left alone at the moment, because they do not answer.
+    fn resting(&self) -> usize {
+        0
+    }
+
     fn can(&self, capability: Capability) -> bool {
         match capability {
             Capability::Inspect => self.inspect().is_some(),

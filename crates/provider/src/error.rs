@@ -63,7 +63,7 @@ impl ProviderError {
 
     pub fn untrusted_certificate(what: &str, why: &str) -> Self {
         let message = format!(
-            "{what} shows a certificate that is not trusted: {why}; if it was replaced on purpose, an admin accepts it with 'millwright machine repin'"
+            "{what} shows a certificate that is not trusted: {why}; if it was replaced on purpose, an admin accepts it with 'millwright machine repin', or by another tls= where its bmc_endpoint has one"
         );
         Self::because(Reason::UntrustedCertificate, FailureClass::NeedsOperator, message)
     }

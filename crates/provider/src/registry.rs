@@ -52,6 +52,11 @@ impl Providers {
         }
     }
 
+    /// Endpoints that are left alone at the moment, of all of them.
+    pub fn resting(&self) -> usize {
+        self.by_name.values().map(|provider| provider.resting()).sum()
+    }
+
     /// Refuses steps that the provider cannot carry out, or not on this machine, before anything begins.
     pub fn check(&self, machine: &Machine, steps: &[Step]) -> Result<(), Error> {
         let name = machine.spec.provider_name(&machine.labels);

@@ -40,6 +40,7 @@ impl Service {
         if !self.inner.counted.is_due() {
             return;
         }
+        metrics::gauge!(metric::ENDPOINTS_RESTING.name).set(self.inner.providers.resting() as f64);
         let counting = self.store().snapshot(store::census);
         let up = match tokio::time::timeout(COUNT_WITHIN, counting).await {
             Ok(Ok(census)) => {

@@ -24,13 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// wants users and services that a test does not make. Arguments: the folder, then the emulator's command.
 const GUARD: &str = r#"
 folder=$1; shift
-as() {
-    setpriv --reuid nobody --regid nogroup --clear-groups env -i PATH="$PATH" HOME="$folder" XDG_RUNTIME_DIR="$folder/run" \
-        XDG_CONFIG_HOME="$folder/config" XDG_CACHE_HOME="$folder/cache" XDG_DATA_HOME="$folder/data" "$@"
-}
-virsh() { as virsh -q -c "qemu+unix:///session?socket=$folder/run/libvirt/libvirt-sock" "$@"; }
+as="setpriv --reuid nobody --regid nogroup --clear-groups env -i PATH=$PATH HOME=$folder XDG_RUNTIME_DIR=$folder/run
+    XDG_CONFIG_HOME=$folder/config XDG_CACHE_HOME=$folder/cache XDG_DATA_HOME=$folder/data"
+virsh() { $as virsh -q -c "qemu+unix:///session?socket=$folder/run/libvirt/libvirt-sock" "$@"; }
 chown -R nobody "$folder"
-as /usr/sbin/libvirtd </dev/null >"$folder/libvirtd.log" 2>&1 & libvirtd=$!
+$as /usr/sbin/libvirtd </dev/null >"$folder/libvirtd.log" 2>&1 & libvirtd=$!
 for _ in $(seq 300); do virsh uri >/dev/null 2>&1 && break; sleep 0.1; done
 virsh pool-define-as default dir --target "$folder/pool" && virsh pool-start default && virsh define "$folder/domain.xml"
 "$@" </dev/null >"$folder/sushy.log" 2>&1 & emulator=$!

@@ -3,11 +3,13 @@
 use super::cluster_nodes::{self, NodeCommand};
 use super::connect::connect;
 use super::credential::{self, DeleteArgs};
-use super::exit::CliError;
+use super::exit::{CliError, Exit};
+use super::output::{Column, Listed};
 use super::secret_input;
+use super::text::{relative, rfc3339};
 use super::{ClientOptions, ListArgs};
 use clap::Subcommand;
-use proto::millwright::v1::SetCredentialRequest;
+use proto::millwright::v1::{Credential, SetCredentialRequest};
 use std::path::PathBuf;
 
 const KIND: &str = "kubeconfig";
@@ -55,10 +57,16 @@ pub async fn execute(command: ClusterCommand, options: &ClientOptions) -> Result
             credential::set(request, dry_run, options).await
         }
         ClusterCommand::Node(command) => cluster_nodes::execute(command, options).await,
-        ClusterCommand::List(args) => credential::list(&args, "kind=kubeconfig", options).await,
+        ClusterCommand::List(args) => credential::list(&args, "kind=kubeconfig", options, Cluster).await,
         ClusterCommand::Remove(args) => {
             if !args.dry_run {
-                let found = credential::find(&connect(options).await?, &args.name).await?;
+                let found =
+                    credential::find(&connect(options).await?, &args.name).await.map_err(|e| match e.exit() {
+                        Exit::NotFound => CliError::not_found(format!("there is no cluster {:?}", args.name))
+                            .because("CREDENTIAL_NOT_FOUND")
+                            .hint("millwright cluster list"),
+                        _ => e,
+                    })?;
                 if found.kind != KIND {
                     return Err(CliError::refused(format!(
                         "{} is no cluster: a credential of kind {}",
@@ -69,5 +77,34 @@ pub async fn execute(command: ClusterCommand, options: &ClientOptions) -> Result
             }
             credential::delete(args, options).await
         }
+    }
+}
+
+/// A cluster is the kubeconfig that it is reached with.
+struct Cluster(Credential);
+
+static COLUMNS: [Column<Cluster>; 5] = [
+    Column::new("CLUSTER", |c: &Cluster, _| c.0.name.clone()).flex(),
+    Column::new("MACHINES", |c: &Cluster, _| c.0.machines.to_string()),
+    Column::new("CHANGED", |c: &Cluster, now| relative(c.0.updated_at.as_ref(), now)).narrow(),
+    Column::new("CHANGED", |c: &Cluster, _| rfc3339(c.0.updated_at.as_ref())).wide(),
+    Column::new("BY", |c: &Cluster, _| c.0.updated_by.clone()),
+];
+
+impl Listed for Cluster {
+    type Message = Credential;
+    const PLURAL: &'static str = "clusters";
+    const PAGED: bool = true;
+
+    fn columns() -> &'static [Column<Self>] {
+        &COLUMNS
+    }
+
+    fn id(&self) -> &str {
+        &self.0.name
+    }
+
+    fn message(&self) -> &Credential {
+        &self.0
     }
 }

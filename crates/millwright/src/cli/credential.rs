@@ -231,7 +231,7 @@ pub async fn execute(command: CredentialCommand, options: &ClientOptions) -> Res
             args.check()?;
             set(args.request()?, args.dry_run, options).await
         }
-        CredentialCommand::List(args) => list(&args, "", options).await,
+        CredentialCommand::List(args) => list(&args, "", options, |c| c).await,
         CredentialCommand::Show { name } => {
             let found = find(&connect(options).await?, &name).await?;
             output::one(options.output, &found, &found.name, |c| sheet(c, Screen::stdout(), now()))
@@ -252,13 +252,19 @@ pub(super) async fn set(request: SetCredentialRequest, dry_run: bool, options: &
     })
 }
 
-pub(super) async fn list(args: &ListArgs, only: &str, options: &ClientOptions) -> Result<(), CliError> {
+/// `shown`: as what they are listed.
+pub(super) async fn list<T: Listed<Message = Credential> + 'static>(
+    args: &ListArgs,
+    only: &str,
+    options: &ClientOptions,
+    shown: fn(Credential) -> T,
+) -> Result<(), CliError> {
     let filter = super::events::both(only, &args.filter);
     let credentials = connect(options).await?.credentials;
     output::list(options.output, &args.filter, args.limit, async |page_size, page_token| {
         let request = ListCredentialsRequest { filter: filter.clone(), page_size, page_token };
         let page = call(credentials.clone().list_credentials(request)).await?;
-        Ok((page.credentials, page.next_page_token))
+        Ok((page.credentials.into_iter().map(shown).collect(), page.next_page_token))
     })
     .await
 }

@@ -314,7 +314,7 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
         }
         "PROVIDER_SILENT" => "it may have been done: look with millwright machine inspect ID before you repeat it",
         "UNREACHABLE" | "CONNECTION_REFUSED" => {
-            "check its address, its network and its power: millwright machine show ID"
+            "check its address, its network and its power; millwright machine show ID tells what was seen of it"
         }
         "CIRCUIT_OPEN" | "ENDPOINT_BUSY" => "wait a moment and repeat: it is left alone meanwhile",
         "ID_NOT_FOUND" => "millwright machine list, run list, plan list, engine list and token list tell the ids",
@@ -337,7 +337,9 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
         "CAPABILITY_MISSING" => {
             "its provider or its hardware does not offer it: millwright machine inspect ID lists what it does, millwright plan list other plans"
         }
-        "CLUSTER_MISSING" => "millwright machine update ID --cluster REF, or start with --param cluster_ref=REF",
+        "CLUSTER_MISSING" => {
+            "millwright cluster list tells those there are; a machine names its own: millwright machine update ID --cluster REF, or start with --param cluster_ref=REF"
+        }
         "FROZEN" => "millwright freeze --show tells who and why; millwright unfreeze lets it go on",
         "LAST_ADMIN" => "make another administrator first: millwright token create NAME --role admin",
         "VERSION_MISMATCH" => "somebody else changed it; look at it again with `show` and repeat",

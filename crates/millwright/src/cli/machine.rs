@@ -139,11 +139,11 @@ pub struct Facts {
     /// The cluster it shall join
     #[arg(long, value_name = "REF")]
     cluster: Option<String>,
-    /// The address of its management controller
-    #[arg(long, value_name = "HOST")]
+    /// Its management controller: HOST, https://HOST[:PORT][?tls=ca:NAME|pin:SHA256|insecure], ipmi://HOST[?cipher=3]
+    #[arg(long, value_name = "ENDPOINT")]
     bmc: Option<String>,
-    /// Where it is reached by SSH
-    #[arg(long, value_name = "HOST:PORT")]
+    /// Where it is reached by SSH: HOST[:PORT], or ssh://HOST[:PORT]?jump=HOST2[:PORT]
+    #[arg(long, value_name = "ENDPOINT")]
     ssh: Option<String>,
     /// The names of the credentials it is reached with, with commas between; see `millwright credential`
     #[arg(long, visible_alias = "credentials", value_name = "NAMES")]

@@ -25,7 +25,10 @@ pub fn stdin() -> Result<Secret, CliError> {
 fn read(from: impl Read) -> Result<Secret, String> {
     let mut text = Zeroizing::new(String::new());
     // what is not UTF-8 is told without being quoted
-    let bytes = from.take(BYTES_MAX + 1).read_to_string(&mut text).map_err(|e| e.to_string())?;
+    let bytes = from.take(BYTES_MAX + 1).read_to_string(&mut text).map_err(|e| match e.kind() {
+        std::io::ErrorKind::InvalidData => "it is no text (UTF-8); is it the right file?".to_owned(),
+        _ => e.to_string(),
+    })?;
     if bytes as u64 > BYTES_MAX {
         return Err(format!("it holds more than {BYTES_MAX} bytes"));
     }

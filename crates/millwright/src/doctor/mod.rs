@@ -7,6 +7,7 @@ mod client;
 mod configuration;
 mod data;
 mod database;
+mod hardware;
 mod plans;
 mod report;
 mod secrets;
@@ -48,6 +49,7 @@ pub async fn run(options: DoctorOptions, client: &ClientOptions) -> ExitCode {
         secrets::check(&mut report, &found.config, &sealed).await;
         tls::check(&mut report, &found.tls);
         plans::check(&mut report, &found.config);
+        hardware::check(&mut report, &found.config);
         data::check_address(&mut report, &found, held);
     }
     data::check_clock(&mut report);

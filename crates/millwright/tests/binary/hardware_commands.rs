@@ -91,7 +91,8 @@ fn a_machine_is_registered_by_what_its_hardware_says() {
     let found = server.json(&["machine", "inspect", "m-1"]);
     assert_eq!(text(&spec, "serial_number"), text(&found, "serial_number"));
     assert_eq!((text(&spec, "provider"), list(&spec, "mac_addresses").len()), ("sim", 2));
-    let wrong = ["machine", "register", "m-2", "--bmc", "10.0.0.42", "--serial", "OTHER", "--discover", "--provider", "sim"];
+    let wrong =
+        ["machine", "register", "m-2", "--bmc", "10.0.0.42", "--serial", "OTHER", "--discover", "--provider", "sim"];
     server.run(&wrong).with(4).saying("WRONG_MACHINE").saying("OTHER");
     let nobody = ["machine", "register", "m-2", "--bmc", "bmc.invalid", "--discover", "--provider", "sim"];
     server.run(&nobody).with(6).saying("UNREACHABLE");

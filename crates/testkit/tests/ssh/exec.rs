@@ -120,7 +120,7 @@ async fn a_command_finds_things_as_a_login_would() {
     assert_eq!(host.start(&sh("umask; pwd; cat; trap; ls /proc/self/fd | wc -l"), &key, None).await, Ok(Ack::Accepted));
     let (status, output) = ended(&host, &key).await;
     // no input, no signal ignored, no file left open: 0, 1, 2 and the folder that ls looks at
-    assert_eq!((status, words(&output).as_str()), (0, "stdout:0022\n/root\n4\n"));
+    assert_eq!((status, words(&output).as_str()), (0, "stdout:0022\n/run/host/home/root\n4\n"));
 }
 
 #[tokio::test]

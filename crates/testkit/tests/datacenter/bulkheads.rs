@@ -5,7 +5,7 @@ use crate::ground::{Ground, PASSWORD, impatient, options, until};
 use datacenter::{Datacenter, Options};
 use domain::Reason;
 use domain::machine::{Machine, MachineSpec};
-use provider::{Inspect as _, Providers, Target};
+use provider::{Inspect as _, Provider as _, Providers, Target};
 use reconcile::{Reconciler, ReconcilerOptions};
 use service::{CallerLimits, NewMachine, Service};
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@ use crate::ground::{Ground, PASSWORD, impatient, options, until};
 use datacenter::{Datacenter, Options};
 use domain::Reason;
 use domain::machine::{Machine, MachineSpec};
-use provider::{Inspect as _, Provider as _, Providers, Target};
+use provider::{Inspect as _, Providers, Target};
 use reconcile::{Reconciler, ReconcilerOptions};
 use service::{CallerLimits, NewMachine, Service};
 use std::collections::BTreeMap;
@@ -60,7 +60,7 @@ async fn a_dead_bmc_is_left_alone_and_found_again() {
         assert!(matches!(away.reason(), Reason::Unreachable | Reason::ProviderSilent), "{away}");
         first = Some(away);
     }
-    assert_eq!(g.dc.resting(), 1);
+    assert_eq!(provider::Provider::resting(&g.dc), 1);
     let asked = g.responder.faults.hits();
     let work = g.dc.inspect(&g.target).await.expect_err("left alone");
     assert_eq!(work.reason(), Reason::CircuitOpen, "{work}");
@@ -72,7 +72,7 @@ async fn a_dead_bmc_is_left_alone_and_found_again() {
         assert!(begun.elapsed() < Duration::from_secs(60), "it is never found again");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(g.dc.resting(), 0);
+    assert_eq!(provider::Provider::resting(&g.dc), 0);
 }
 
 /// Who gives up early says nothing about the BMC.
@@ -88,7 +88,7 @@ async fn impatient_callers_do_not_make_a_bmc_dead() {
         }
         g.responder.faults.disarm();
     }
-    assert_eq!(g.dc.resting(), 0);
+    assert_eq!(provider::Provider::resting(&g.dc), 0);
     g.look().await;
 }
 
@@ -164,7 +164,7 @@ async fn a_few_dead_ones_do_not_starve_a_sweep() {
         let fallen = rack.fallen_in();
         if sweep == 1 {
             assert!(fallen >= 25, "all the dead were asked: {fallen}");
-            assert_eq!(dc.resting(), 25);
+            assert_eq!(provider::Provider::resting(&dc), 25);
         } else {
             assert_eq!(fallen, 0, "sweep {sweep}: none of the dead was asked again, and none held up another");
         }
@@ -199,7 +199,7 @@ async fn sweeps_that_find_the_same_write_nothing() {
     };
     let everybody = rack.specs.len();
     let begun = tokio::time::Instant::now();
-    while dc.resting() < 4 || versions().await.values().filter(|v| **v > 0).count() < everybody {
+    while provider::Provider::resting(&dc) < 4 || versions().await.values().filter(|v| **v > 0).count() < everybody {
         assert!(begun.elapsed() < Duration::from_secs(90), "never all observed: {:?}", versions().await);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

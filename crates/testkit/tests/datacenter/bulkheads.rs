@@ -199,7 +199,9 @@ async fn sweeps_that_find_the_same_write_nothing() {
     };
     let everybody = rack.specs.len();
     let begun = tokio::time::Instant::now();
-    while provider::Provider::resting(dc.as_ref()) < 4 || versions().await.values().filter(|v| **v > 0).count() < everybody {
+    while provider::Provider::resting(dc.as_ref()) < 4
+        || versions().await.values().filter(|v| **v > 0).count() < everybody
+    {
         assert!(begun.elapsed() < Duration::from_secs(90), "never all observed: {:?}", versions().await);
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

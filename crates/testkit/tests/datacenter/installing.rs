@@ -134,14 +134,14 @@ async fn a_script_installs_once_however_often_it_is_asked() {
     install(&g, SCRIPT_IMAGE, &again).await.map(drop).expect("begun");
     is_there(&g, SCRIPT_IMAGE, &again).await;
     assert_eq!(g.installs(), 2, "another operation is another installation");
-    // long after: nothing is in hand, and a sweep need not log in to know
-    let logins = || g.host().console().matches("Accepted publickey").count();
+    // long after: nothing is in hand, and a sweep need not ask the system to know
+    let sessions = || g.host().console().matches("Starting session").count();
     let seen = g.dc.watch(&g.target).await.expect("a look");
-    let before = logins();
+    let before = sessions();
     for _ in 0..3 {
         assert_eq!(g.dc.watch(&g.target).await.expect("a look").installed, seen.installed);
     }
-    assert_eq!(logins(), before, "sweeps log in no more");
+    assert_eq!(sessions(), before, "sweeps ask for nothing there");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

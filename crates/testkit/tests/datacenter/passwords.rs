@@ -3,7 +3,7 @@
 use crate::ground::{Ground, PASSWORD, options, refused};
 use domain::credential::{BmcLogin, Credential};
 use domain::{Reason, Secret};
-use provider::{Ack, Inspect as _, Management as _, ProviderResult};
+use provider::{Ack, Inspect as _, Keyring as _, Management as _, Pin, ProviderResult};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::http_faults::Fault;
@@ -90,13 +90,77 @@ async fn a_change_that_nobody_finished_is_settled_by_the_next_look() {
         let g = Ground::bmc_only(options()).await;
         let login = BmcLogin { username: USER.into(), password: Secret::new(PASSWORD) };
         let changing = Credential::BmcChanging { login, next: Secret::new("the new horse") };
-        provider::Keyring::replace(&*g.keyring, "bmc", &changing).await.expect("kept");
+        g.keyring.replace("bmc", &changing).await.expect("kept");
         if done {
             g.responder.set_password(USER, "the new horse");
         }
         g.dc.watch(&g.target).await.unwrap_or_else(|e| panic!("done: {done}: {e}"));
         the_kept_one_works(&g, done).await;
     }
+}
+
+/// The worst of moments: somebody finds that the old one works just before it is changed, and is about to keep it when
+/// the new one is kept.
+struct Slow {
+    inner: Arc<MemoryKeyring>,
+    /// Somebody is about to keep the old one.
+    old_found: tokio::sync::Notify,
+    new_kept: tokio_util::sync::CancellationToken,
+}
+
+/// Nothing is judged by it: it only leaves others the time to come in between.
+const WINDOW: Duration = Duration::from_millis(1500);
+
+#[async_trait::async_trait]
+impl provider::Keyring for Slow {
+    async fn credential(&self, name: &str) -> ProviderResult<Credential> {
+        self.inner.credential(name).await
+    }
+    async fn replace(&self, name: &str, credential: &Credential) -> ProviderResult<()> {
+        match credential {
+            Credential::BmcChanging { .. } => {
+                self.inner.replace(name, credential).await?;
+                drop(tokio::time::timeout(WINDOW, self.old_found.notified()).await);
+                Ok(())
+            }
+            Credential::Bmc(login) if login.password.reveal() == PASSWORD => {
+                self.old_found.notify_one();
+                drop(tokio::time::timeout(WINDOW * 4, self.new_kept.cancelled()).await);
+                self.inner.replace(name, credential).await
+            }
+            other => {
+                self.inner.replace(name, other).await?;
+                self.new_kept.cancel();
+                Ok(())
+            }
+        }
+    }
+    async fn pinned(&self, machine: &domain::MachineId, pin: Pin, endpoint: &str) -> ProviderResult<Option<String>> {
+        self.inner.pinned(machine, pin, endpoint).await
+    }
+    async fn pin(&self, machine: &domain::MachineId, pin: Pin, at: &str, seen: &str) -> ProviderResult<String> {
+        self.inner.pin(machine, pin, at, seen).await
+    }
+    async fn unpin(&self, machine: &domain::MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
+        self.inner.unpin(machine, pin, why).await
+    }
+}
+
+#[tokio::test]
+async fn whoever_finds_the_old_one_working_does_not_keep_it_over_the_new() {
+    let g = Ground::bmc_only(options()).await;
+    let (old_found, new_kept) = (tokio::sync::Notify::new(), tokio_util::sync::CancellationToken::new());
+    let slow = Arc::new(Slow { inner: g.keyring.clone(), old_found, new_kept });
+    let dc = datacenter::Datacenter::new(options(), slow);
+    dc.inspect(&g.target).await.expect("a look");
+    let changing = || matches!(g.keyring.get("bmc"), Some(Credential::BmcChanging { .. }));
+    let looked = async {
+        crate::ground::until("it is being changed", changing).await;
+        drop(dc.inspect(&g.target).await);
+    };
+    let (rotated, ()) = tokio::join!(dc.rotate_password(&g.target), looked);
+    assert_eq!(rotated, Ok(Ack::Done));
+    the_kept_one_works(&g, true).await;
 }
 
 /// It takes a while, and others look at the machine and settle what they find half done.

@@ -3,10 +3,13 @@
 //! a speed by itself says more about the machine than about the product.
 #![allow(clippy::print_stdout, reason = "a program for people, who read what it prints")]
 
+mod bmcs;
 mod carry;
 mod client;
 mod flight;
 mod ground;
+mod hardware;
+mod inspect;
 mod lists;
 mod naive;
 mod options;
@@ -87,6 +90,10 @@ async fn sections(options: &Options, machine: &mut serde_json::Value, report: &m
     if options.wants(Section::Size) {
         println!("size");
         size::run(options, report)?;
+    }
+    if options.wants(Section::Hardware) {
+        println!("hardware");
+        hardware::run(options, report).await?;
     }
     let (on_each, on_file) =
         ([Section::Reads, Section::Writes, Section::Runs], [Section::Waiting, Section::Lists, Section::Restart]);

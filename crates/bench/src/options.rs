@@ -19,6 +19,8 @@ pub enum Section {
     Lists,
     /// Killed with 10,000 runs in flight; start with 100,000 machines
     Restart,
+    /// Sweeps over 5,000 BMCs, some of them dead; inspect beside curl; TLS
+    Hardware,
     /// The release binary; with --build also the incremental build
     Size,
 }
@@ -45,6 +47,12 @@ pub struct Options {
     /// Runs that wait, or are in flight when the server is killed
     #[arg(long, default_value_t = 10_000)]
     pub runs: usize,
+    /// BMCs that are swept (section hardware); one in twenty goes dark, a fifth as many are swept over TLS
+    #[arg(long, default_value_t = 5_000)]
+    pub bmcs: usize,
+    /// Seconds from sweep to sweep there
+    #[arg(long, default_value_t = 30)]
+    pub period: u64,
     /// Seconds for each load that is measured, in several slices
     #[arg(long, default_value_t = 4.0)]
     pub seconds: f64,

@@ -48,8 +48,17 @@ impl Bmc for Guarded {
     fn name(&self) -> &str {
         self.bmc.name()
     }
+    fn hang_up(&self) {
+        self.bmc.hang_up();
+    }
     async fn state(&self) -> ProviderResult<BmcState> {
-        self.call(self.bmc.state()).await
+        let state = self.call(self.bmc.state()).await;
+        if self.whom == For::Sweep {
+            // it comes again in half a minute, and after it thousands of connections would lie idle: more than the
+            // files a process may have open
+            self.hang_up();
+        }
+        state
     }
     async fn describe(&self) -> ProviderResult<Description> {
         self.walk(self.bmc.describe()).await

@@ -28,6 +28,9 @@ pub trait Bmc: Send + Sync {
     /// What it is, with its address, for messages: `the BMC at https://10.0.0.1 (Redfish)`.
     fn name(&self) -> &str;
 
+    /// Nobody will ask for a while: what is kept open for the next question is closed.
+    fn hang_up(&self) {}
+
     /// Who it is and how its power and boot stand: what a sweep asks of every machine.
     async fn state(&self) -> ProviderResult<BmcState>;
 

@@ -120,6 +120,10 @@ impl Client {
         &self.login.username
     }
 
+    pub fn hang_up(&self) {
+        self.wire.hang_up();
+    }
+
     pub fn refused(&self, class: FailureClass, why: &str) -> ProviderError {
         ProviderError::refused(class, format!("{} {}", self.name, limits::short(&self.blot(why))))
     }

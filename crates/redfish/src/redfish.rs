@@ -86,6 +86,10 @@ impl Bmc for Redfish {
         &self.client.name
     }
 
+    fn hang_up(&self) {
+        self.client.hang_up();
+    }
+
     async fn state(&self) -> ProviderResult<BmcState> {
         let Seen { places, system } = self.seen().await?;
         Ok(BmcState {

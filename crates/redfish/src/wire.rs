@@ -181,6 +181,11 @@ impl Wire {
         Ok(Connection { sender, driver, used: Instant::now() })
     }
 
+    /// Closes what is kept.
+    pub fn hang_up(&self) {
+        lock(&self.idle).connections.clear();
+    }
+
     /// The connection used last, if that was not too long ago.
     fn warm(&self, age: Duration) -> Option<Connection> {
         let mut idle = lock(&self.idle);

@@ -12,6 +12,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -64,6 +65,8 @@ pub struct Asked {
     pub path: String,
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// Our own end: where it was asked.
+    pub at: SocketAddr,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -196,13 +199,14 @@ pub async fn serve<H: Handler>(
 
 async fn one<H: Handler>(socket: TcpStream, tls: Option<TlsAcceptor>, faults: Arc<Faults>, handler: Arc<H>) {
     let reset = Arc::new(AtomicBool::new(false));
+    let Ok(at) = socket.local_addr() else { return };
     let socket = Breakable { socket, reset: reset.clone() };
     match tls {
-        None => talk(socket, reset, faults, handler).await,
+        None => talk(socket, at, reset, faults, handler).await,
         // a handshake that fails is the client's verdict
         Some(tls) => {
             if let Ok(stream) = tls.accept(socket).await {
-                talk(stream, reset, faults, handler).await;
+                talk(stream, at, reset, faults, handler).await;
             }
         }
     }
@@ -210,6 +214,7 @@ async fn one<H: Handler>(socket: TcpStream, tls: Option<TlsAcceptor>, faults: Ar
 
 async fn talk<H: Handler>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send,
+    at: SocketAddr,
     reset: Arc<AtomicBool>,
     faults: Arc<Faults>,
     handler: Arc<H>,
@@ -220,7 +225,7 @@ async fn talk<H: Handler>(
             let (head, body) = request.into_parts();
             let body = Limited::new(body, BODY_MAX).collect().await.map_err(|e| io::Error::other(e.to_string()))?;
             let path = head.uri.path_and_query().map_or("/", |p| p.as_str()).to_owned();
-            let asked = Asked { method: head.method, path, headers: head.headers, body: body.to_bytes() };
+            let asked = Asked { method: head.method, path, headers: head.headers, body: body.to_bytes(), at };
             let fault = faults.due(&asked);
             answer(asked, fault, reset, handler.as_ref()).await
         }

@@ -1,6 +1,6 @@
 //! A Redfish service of our own, after the DMTF's schema: for what emulators lack (sessions, accounts, logs, tasks,
 //! BIOS, firmware updates), for faults on demand, and for load. One process serves thousands of systems, told apart
-//! by their path (`/redfish/v1/Systems/N`, from 1) or by a port of their own.
+//! by their path (`/redfish/v1/Systems/N`, from 1), by a port of their own, or by an address of their own.
 //!
 //! What was really done stands in a journal: tests judge by that, not by what was answered.
 #![allow(clippy::expect_used, clippy::panic)] // for tests only: what cannot be set up is a failed test
@@ -15,8 +15,10 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::ServerSessionMemoryCache;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use tokio::net::TcpListener;
@@ -33,6 +35,9 @@ pub struct Options {
     pub systems: usize,
     /// Each system has a port of its own and is the only one there.
     pub own_ports: bool,
+    /// Each system has an address of its own in 127.1.0.0/16, all at one port: Linux takes every address in
+    /// 127.0.0.0/8 for itself, and thousands of listeners would be more than one process should have.
+    pub own_addresses: bool,
     pub username: String,
     pub password: String,
     /// Whether there is a session service. Basic authentication always works.
@@ -66,6 +71,7 @@ impl Default for Options {
         Self {
             systems: 1,
             own_ports: false,
+            own_addresses: false,
             username: "operator".into(),
             password: "correct horse".into(),
             sessions: true,
@@ -193,16 +199,22 @@ impl Responder {
 
     /// With TLS, if there is a certificate. `old_tls`: no newer version than 1.2.
     pub async fn start_with(options: Options, tls: Option<(&Pair, bool)>) -> Self {
-        let acceptor = tls.map(|(pair, old_tls)| acceptor(pair, old_tls));
+        let acceptor = tls.map(|(pair, old_tls)| acceptor(pair, old_tls, options.systems));
+        // one listener for all addresses has to take them all; what comes by another is nobody's
+        let host = if options.own_addresses { "0.0.0.0:0" } else { "127.0.0.1:0" };
         let listeners = if options.own_ports { options.systems } else { 1 };
         let world = Arc::new(World::new(options));
         let (faults, closed) = (Arc::new(Faults::default()), CancellationToken::new());
         let mut ports = Vec::with_capacity(listeners);
         for number in 1..=listeners {
-            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let listener = TcpListener::bind(host).await.expect("a port");
             ports.push(listener.local_addr().expect("an address").port());
-            let only = (listeners > 1 || world.options().own_ports).then_some(number);
-            let door = Arc::new(Door { world: world.clone(), only });
+            let alone = match (world.options().own_ports, world.options().own_addresses) {
+                (true, _) => Alone::Always(number),
+                (false, true) => Alone::ByAddress,
+                (false, false) => Alone::Never,
+            };
+            let door = Arc::new(Door { world: world.clone(), alone });
             tokio::spawn(http_faults::serve(listener, acceptor.clone(), faults.clone(), door, closed.clone()));
         }
         Self { world, faults, ports, tls: acceptor.is_some(), closed }
@@ -212,7 +224,9 @@ impl Responder {
     pub fn endpoint(&self, system: usize) -> String {
         let scheme = if self.tls { "https" } else { "http" };
         let options = self.world.options();
-        if options.own_ports {
+        if options.own_addresses {
+            format!("{scheme}://{}:{}", address(system), self.port(1))
+        } else if options.own_ports {
             format!("{scheme}://localhost:{}", self.port(system))
         } else if options.systems == 1 {
             format!("{scheme}://localhost:{}", self.port(1))
@@ -288,30 +302,60 @@ impl Drop for Responder {
     }
 }
 
-fn acceptor(pair: &Pair, old_tls: bool) -> TlsAcceptor {
+/// The address of a system, from 1.
+fn address(system: usize) -> Ipv4Addr {
+    let [high, low] = u16::try_from(system).expect("not so many").to_be_bytes();
+    Ipv4Addr::new(127, 1, high, low)
+}
+
+/// The system at an address; 0, which none has, where it is nobody's.
+fn system_at(at: SocketAddr) -> usize {
+    match at.ip() {
+        IpAddr::V4(ip) => match ip.octets() {
+            [127, 1, high, low] => usize::from(u16::from_be_bytes([high, low])),
+            _ => 0,
+        },
+        IpAddr::V6(_) => 0,
+    }
+}
+
+fn acceptor(pair: &Pair, old_tls: bool, systems: usize) -> TlsAcceptor {
     let versions: &[&rustls::SupportedProtocolVersion] =
         if old_tls { &[&rustls::version::TLS12] } else { rustls::ALL_VERSIONS };
     let certs = CertificateDer::pem_slice_iter(pair.cert.as_bytes()).map(|c| c.expect("PEM")).collect();
     let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).expect("a key");
-    let config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_protocol_versions(versions)
         .expect("versions")
         .with_no_client_auth()
         .with_single_cert(certs, key)
         .expect("a pair");
+    // each of them remembers its own callers, as controllers of their own would
+    config.session_storage = ServerSessionMemoryCache::new(256.max(systems * 8));
     TlsAcceptor::from(Arc::new(config))
 }
 
 /// One listener.
 struct Door {
     world: Arc<World>,
-    /// The system that is alone behind it.
-    only: Option<usize>,
+    alone: Alone,
+}
+
+/// Whether one system is alone behind a listener.
+enum Alone {
+    Never,
+    Always(usize),
+    ByAddress,
 }
 
 impl Handler for Door {
     async fn answer(&self, asked: Asked) -> Reply {
-        self.world.answer(&asked, self.only)
+        let only = match self.alone {
+            Alone::Never => None,
+            Alone::Always(number) => Some(number),
+            Alone::ByAddress => Some(system_at(asked.at)),
+        };
+        self.world.answer(&asked, only)
     }
 }
 

@@ -43,6 +43,18 @@ async fn an_idle_connection_is_closed() {
 }
 
 #[tokio::test]
+async fn who_is_told_that_nobody_asks_for_a_while_hangs_up() {
+    let responder = Responder::start(options()).await;
+    let idle = Timeouts { idle: Duration::from_secs(3600), ..patient() };
+    let bmc = adapter(&responder.endpoint(1), login(), idle);
+    bmc.state().await.expect("a state");
+    assert_eq!(responder.faults.open(), 1, "kept");
+    bmc.hang_up();
+    until("it is closed", || async { responder.faults.open() == 0 }).await;
+    bmc.state().await.expect("a state over another");
+}
+
+#[tokio::test]
 async fn a_connection_that_was_closed_meanwhile_costs_nothing() {
     let responder = Responder::start(options()).await;
     let bmc = adapter(&responder.endpoint(1), login(), patient());

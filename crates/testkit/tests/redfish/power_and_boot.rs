@@ -6,7 +6,7 @@ use domain::hardware::{BootOverride, PowerAction};
 use domain::plan::BootMode;
 use provider::{Bmc as _, PowerState};
 use testkit::http_faults::Fault;
-use testkit::redfish_responder::{Responder, What};
+use testkit::redfish_responder::{Options, Responder, What};
 
 const ONCE_PXE: Option<BootOverride> = Some(BootOverride { mode: BootMode::Pxe, persistent: false });
 
@@ -175,8 +175,11 @@ async fn each_of_many_systems_is_driven_by_itself() {
     accepted(second.power(PowerAction::On).await);
     assert_eq!((1..=3).map(|n| responder.system(n).on).collect::<Vec<_>>(), [false, true, false]);
     assert_eq!(second.state().await.expect("a state").serial_number, "SN000002");
-    many.own_ports = true;
-    let responder = Responder::start(many).await;
-    let third = adapter(&responder.endpoint(3), login(), patient());
-    assert_eq!(third.state().await.expect("a state").serial_number, "SN000003");
+    let by_port = Options { own_ports: true, ..many.clone() };
+    let by_address = Options { own_addresses: true, ..many };
+    for options in [by_port, by_address] {
+        let responder = Responder::start(options).await;
+        let third = adapter(&responder.endpoint(3), login(), patient());
+        assert_eq!(third.state().await.expect("a state").serial_number, "SN000003");
+    }
 }

@@ -157,10 +157,17 @@ impl Look {
     fn find(&self, kind: ConditionType, machine: &Machine) -> Option<Finding> {
         let facts = self.facts(&machine.spec);
         match kind {
+            ConditionType::BmcReachable if has_no_bmc(&machine.spec) => {
+                finding(false, "NoBMC", "it has none: spec.bmc_endpoint is empty")
+            }
             ConditionType::BmcReachable => match (&self.hardware, &facts) {
                 (Hardware::Blind(_), _) => None,
                 (_, Ok(_)) => finding(true, "Answers", format!("inspected through {}", self.source)),
                 (_, Err(t)) => finding(false, &t.reason, format!("{}: {}", self.source, t.message)),
+            },
+            ConditionType::Reachable if has_no_bmc(&machine.spec) && facts.is_err() => match &self.hardware {
+                Hardware::Silent(t) => finding(false, &t.reason, &t.message),
+                Hardware::Answered(_) | Hardware::Blind(_) => None,
             },
             ConditionType::Reachable => {
                 facts.ok().filter(|f| f.host_asked).and_then(|f| match (f.powered, f.reachable) {
@@ -214,6 +221,9 @@ impl Look {
         let empty = facts.is_some_and(|f| f.installed.is_none()) && machine.phase == Phase::Ready;
         let outside = matches!(self.member, Member::NotReady(_) | Member::NotJoined);
         let wrong = match facts {
+            None if has_no_bmc(&machine.spec) => {
+                Some(("HostUnreachable", "its system does not answer, and it has no BMC"))
+            }
             None => Some(("BMCSilent", "its BMC does not answer")),
             Some(f) if expected_up && !f.powered => Some(("PoweredOff", "it is powered off")),
             Some(f) if expected_up && f.host_asked && !f.reachable && !empty => {
@@ -249,8 +259,14 @@ impl Look {
 
 pub(crate) const WRONG_MACHINE: &str = "WrongMachine";
 
+/// Whether a machine is reached by its system alone.
+fn has_no_bmc(spec: &MachineSpec) -> bool {
+    spec.bmc_endpoint.is_empty() && !spec.ssh_endpoint.is_empty()
+}
+
 /// In words, and only what stays the same from look to look.
-fn words(facts: &Facts) -> String {
+fn words(spec: &MachineSpec, facts: &Facts) -> String {
+    let bmc = if has_no_bmc(spec) { "no BMC" } else { "BMC answers" };
     let power = if facts.powered { "power on" } else { "power off" };
     let host = match (facts.host_asked, facts.reachable) {
         (false, _) => "host not asked",
@@ -263,7 +279,7 @@ fn words(facts: &Facts) -> String {
         (None, None) if !facts.disk_read => "disk not read".to_owned(),
         (None, None) => "nothing installed".to_owned(),
     };
-    format!("BMC answers, {power}, {host}, {disk}")
+    format!("{bmc}, {power}, {host}, {disk}")
 }
 
 /// What is known of the machine after a look at it. Pure: the same look gives the same.
@@ -286,7 +302,7 @@ pub fn observe(machine: &Machine, look: &Look) -> Observation {
         }
     });
     let (facts, trouble) = match look.facts(&machine.spec) {
-        Ok(facts) => (words(facts), None),
+        Ok(facts) => (words(&machine.spec, facts), None),
         Err(trouble) => (before.map_or(String::new(), |o| o.facts.clone()), Some(trouble)),
     };
     Observation {

@@ -102,6 +102,27 @@ fn every_condition_of_every_kind_of_look() {
 }
 
 #[test]
+fn a_machine_without_a_bmc_is_judged_by_its_system() {
+    use ConditionType::{BmcReachable, Degraded, Reachable};
+    let mut alone = machine(Phase::Ready);
+    alone.spec.ssh_endpoint = "10.0.0.1".into();
+    let refused = Hardware::refused(FailureClass::NeedsOperator, Reason::LoginRefused, "wrong key");
+    for (hardware, expected) in [
+        (answered(|_| ()), "False NoBMC, True HostAnswers, False NothingWrong"),
+        (silent(), "False NoBMC, False NoAnswer, True HostUnreachable"),
+        (refused, "False NoBMC, False LoginRefused, True HostUnreachable"),
+        (Hardware::blind("NoProvider", "none"), "False NoBMC, -, -"),
+    ] {
+        let look = look(hardware, Member::NoClusterRef);
+        let found: Vec<String> =
+            [BmcReachable, Reachable, Degraded].iter().map(|kind| says(&alone, &look, *kind)).collect();
+        assert_eq!(found.join(", "), expected, "{look:?}");
+    }
+    alone.observation = None;
+    assert!(observe(&alone, &look(answered(|_| ()), Member::NoClusterRef)).facts.starts_with("no BMC, power on"));
+}
+
+#[test]
 fn a_refusal_is_silence_or_blindness_by_its_class() {
     for class in FailureClass::ALL {
         let blind = matches!(Hardware::refused(class, Reason::ProviderRefused, "x"), Hardware::Blind(_));

@@ -1,6 +1,6 @@
 //! The brake, and the cap on destructive stages in one rack.
 
-use crate::fixture::{Api, brisk, netboot, on_both, patient, reboot, sim_machine, start, start_plan, states, step};
+use crate::fixture::{Api, brisk, on_both, patient, reboot, repave, sim_machine, start, start_plan, states, step};
 use crate::refusal::refused_field;
 use proto::baremetal::v1 as pb;
 use proto::baremetal::v1::run::Phase as RunPhase;
@@ -46,10 +46,14 @@ on_both!(a_freeze_holds_pending_runs_until_it_is_released, |api| async move {
 
 // DESIGN section 7 "brake": no stage is entered while frozen; what is in hand is finished
 on_both!(a_freeze_holds_the_next_stage_until_it_is_released, patient(), |api| async move {
-    api.sim("m-1", &[("sim.fault.netboot", "slow:700")]).await;
-    api.create_plan("p", vec![step("first", netboot()), step("second", reboot())]).await;
+    api.sim("m-1", &[("sim.fault.repave", "slow:3000")]).await;
+    api.create_plan("p", vec![step("first", repave("an-image")), step("second", reboot())]).await;
     let run = api.start(start_plan("m-1", "p", "r1")).await;
-    api.at_step(&run.run_id, "first").await;
+    // in hand: begun, and not only entered
+    eventually("the installation to begin", || async {
+        (api.count_effects("m-1", "repave_started") == 1).then_some(())
+    })
+    .await;
     api.freeze().await;
     let first_done = |r: &pb::Run| r.steps[0].state() == State::Succeeded;
     let held = api.until(&run.run_id, "through its first step", first_done).await;

@@ -1,11 +1,11 @@
 //! Which controller a machine has, how it is spoken to, and by which certificate it is known.
 
 use crate::datacenter::Inner;
-use crate::guarded::Guarded;
+use crate::guarded::{Controller, Guarded};
 use crate::lane::For;
 use domain::credential::{BmcLogin, Credential};
 use domain::endpoint::{BmcEndpoint, BmcProtocol, HostPort, IPMI_PORT, TlsTrust};
-use domain::look::another_machine;
+use domain::identity::another_machine;
 use domain::stage::FailureClass;
 use domain::{MachineId, Reason};
 use provider::{Bmc, BmcState, Pin, ProviderError, ProviderResult, Target};
@@ -72,7 +72,7 @@ impl Inner {
             BmcProtocol::Redfish | BmcProtocol::RedfishPlain | BmcProtocol::Any => &self.redfish,
         };
         let bmc = self.controllers.get(machine, &from).unwrap_or_else(|| {
-            let made = self.make(&from);
+            let made = Controller::new(self.make(&from));
             self.controllers.put(machine, from, made)
         });
         Guarded::new(bmc, lanes, &at, whom, &self.options)
@@ -94,15 +94,14 @@ impl Inner {
 }
 
 impl Inner {
-    /// The first credential of the wanted kind among those that the machine names, or those that all have.
+    /// The first credential of the wanted kind among those that the machine names.
     pub async fn login<T>(
         &self,
         target: &Target,
         kind: &str,
         wanted: impl Fn(Credential) -> Option<T>,
     ) -> ProviderResult<(String, T)> {
-        let own = &target.spec.credentials_ref;
-        let named = if own.is_empty() { &self.options.default_credentials } else { own };
+        let named = &target.spec.credentials_ref;
         for name in domain::credential::names(named) {
             if let Some(login) = wanted(self.keyring.credential(name).await?) {
                 return Ok((name.to_owned(), login));

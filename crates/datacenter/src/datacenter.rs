@@ -2,6 +2,7 @@
 
 use crate::clusters;
 use crate::controller;
+use crate::guarded::Controller;
 use crate::host;
 use crate::kept::Kept;
 use crate::lane::Lanes;
@@ -13,9 +14,7 @@ use domain::endpoint::BmcEndpoint;
 use domain::machine::MachineSpec;
 use domain::plan::{RebootMode, RmaAction, StepKind};
 use kube::Cluster;
-use provider::{
-    Bmc, BootControl, ClusterControl, Exec, ImageControl, Inspect, Keyring, Management, PowerControl, Provider,
-};
+use provider::{BootControl, ClusterControl, Exec, ImageControl, Inspect, Keyring, Management, PowerControl, Provider};
 use ssh::Host;
 use std::sync::Arc;
 
@@ -31,7 +30,7 @@ pub(crate) struct Inner {
     pub redfish: Arc<Lanes>,
     pub ipmi: Arc<Lanes>,
     pub ssh: Arc<Lanes>,
-    pub controllers: Kept<MachineId, controller::MadeFrom, Arc<dyn Bmc>>,
+    pub controllers: Kept<MachineId, controller::MadeFrom, Controller>,
     /// Which protocol was found where a machine does not say.
     pub protocols: Kept<MachineId, BmcEndpoint, BmcEndpoint>,
     pub hosts: Kept<MachineId, host::MadeFrom, Arc<Host>>,

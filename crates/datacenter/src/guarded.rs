@@ -3,17 +3,50 @@
 use crate::lane::{For, Lane, Lanes};
 use crate::options::Options;
 use async_trait::async_trait;
-use domain::Secret;
 use domain::hardware::{
     Bios, BootOverride, ConsoleInfo, ControllerTask, Description, EventLogEntry, PowerAction, Sensor,
 };
-use provider::{Ack, Bmc, BmcState, ProviderResult};
+use domain::{Reason, Secret};
+use provider::{Ack, Bmc, BmcState, ProviderError, ProviderResult};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
+
+/// A controller that is kept, and when it last refused our login: it is not tried again and again, since
+/// controllers lock accounts. Another login makes another controller.
+#[derive(Clone)]
+pub(crate) struct Controller {
+    pub bmc: Arc<dyn Bmc>,
+    refused: Arc<Mutex<Option<(Instant, ProviderError)>>>,
+}
+
+/// How long a login that was refused is not tried again.
+const LOGIN_PAUSE: Duration = Duration::from_secs(300);
+
+impl Controller {
+    pub fn new(bmc: Arc<dyn Bmc>) -> Self {
+        Self { bmc, refused: Arc::default() }
+    }
+
+    fn may_log_in(&self) -> ProviderResult<()> {
+        let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
+        match refused.as_ref().filter(|(at, _)| at.elapsed() < LOGIN_PAUSE) {
+            Some((_, no)) => Err(no.clone()),
+            None => Ok(()),
+        }
+    }
+
+    fn heard<T>(&self, answer: &ProviderResult<T>) {
+        let no = answer.as_ref().err().filter(|e| e.reason() == Reason::LoginRefused);
+        if let Some(no) = no {
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), no.clone()));
+        }
+    }
+}
 
 pub(crate) struct Guarded {
-    pub bmc: Arc<dyn Bmc>,
+    pub controller: Controller,
     pub lanes: Arc<Lanes>,
     pub lane: Arc<Lane>,
     pub whom: For,
@@ -23,9 +56,9 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    pub fn new(bmc: Arc<dyn Bmc>, lanes: &Arc<Lanes>, address: &str, whom: For, options: &Options) -> Self {
+    pub fn new(controller: Controller, lanes: &Arc<Lanes>, address: &str, whom: For, options: &Options) -> Self {
         Self {
-            bmc,
+            controller,
             lanes: lanes.clone(),
             lane: lanes.to(address),
             whom,
@@ -35,24 +68,31 @@ impl Guarded {
     }
 
     async fn call<T>(&self, call: impl Future<Output = ProviderResult<T>>) -> ProviderResult<T> {
-        self.lanes.call(&self.lane, self.whom, self.call_timeout, call).await
+        self.within(self.call_timeout, call).await
     }
 
     async fn walk<T>(&self, call: impl Future<Output = ProviderResult<T>>) -> ProviderResult<T> {
-        self.lanes.call(&self.lane, self.whom, self.walk_timeout, call).await
+        self.within(self.walk_timeout, call).await
+    }
+
+    async fn within<T>(&self, limit: Duration, call: impl Future<Output = ProviderResult<T>>) -> ProviderResult<T> {
+        self.controller.may_log_in()?;
+        let answer = self.lanes.call(&self.lane, self.whom, limit, call).await;
+        self.controller.heard(&answer);
+        answer
     }
 }
 
 #[async_trait]
 impl Bmc for Guarded {
     fn name(&self) -> &str {
-        self.bmc.name()
+        self.controller.bmc.name()
     }
     fn hang_up(&self) {
-        self.bmc.hang_up();
+        self.controller.bmc.hang_up();
     }
     async fn state(&self) -> ProviderResult<BmcState> {
-        let state = self.call(self.bmc.state()).await;
+        let state = self.call(self.controller.bmc.state()).await;
         if self.whom == For::Sweep {
             // it comes again in half a minute, and after it thousands of connections would lie idle: more than the
             // files a process may have open
@@ -61,48 +101,48 @@ impl Bmc for Guarded {
         state
     }
     async fn describe(&self) -> ProviderResult<Description> {
-        self.walk(self.bmc.describe()).await
+        self.walk(self.controller.bmc.describe()).await
     }
     async fn power(&self, action: PowerAction) -> ProviderResult<Ack> {
-        self.call(self.bmc.power(action)).await
+        self.call(self.controller.bmc.power(action)).await
     }
     async fn set_boot(&self, boot: Option<BootOverride>) -> ProviderResult<Ack> {
-        self.call(self.bmc.set_boot(boot)).await
+        self.call(self.controller.bmc.set_boot(boot)).await
     }
     async fn media(&self) -> ProviderResult<Option<String>> {
-        self.call(self.bmc.media()).await
+        self.call(self.controller.bmc.media()).await
     }
     async fn insert_media(&self, url: &str) -> ProviderResult<Ack> {
-        self.call(self.bmc.insert_media(url)).await
+        self.call(self.controller.bmc.insert_media(url)).await
     }
     async fn eject_media(&self) -> ProviderResult<Ack> {
-        self.call(self.bmc.eject_media()).await
+        self.call(self.controller.bmc.eject_media()).await
     }
     async fn bios(&self) -> ProviderResult<Bios> {
-        self.call(self.bmc.bios()).await
+        self.call(self.controller.bmc.bios()).await
     }
     async fn set_bios(&self, attributes: &BTreeMap<String, String>) -> ProviderResult<Ack> {
-        self.call(self.bmc.set_bios(attributes)).await
+        self.call(self.controller.bmc.set_bios(attributes)).await
     }
     async fn update_firmware(&self, image_url: &str, targets: &[String]) -> ProviderResult<String> {
-        self.call(self.bmc.update_firmware(image_url, targets)).await
+        self.call(self.controller.bmc.update_firmware(image_url, targets)).await
     }
     async fn task(&self, task: &str) -> ProviderResult<ControllerTask> {
-        self.call(self.bmc.task(task)).await
+        self.call(self.controller.bmc.task(task)).await
     }
     async fn event_log(&self, limit: usize) -> ProviderResult<Vec<EventLogEntry>> {
-        self.walk(self.bmc.event_log(limit)).await
+        self.walk(self.controller.bmc.event_log(limit)).await
     }
     async fn sensors(&self) -> ProviderResult<Vec<Sensor>> {
-        self.walk(self.bmc.sensors()).await
+        self.walk(self.controller.bmc.sensors()).await
     }
     async fn identify(&self, on: bool) -> ProviderResult<Ack> {
-        self.call(self.bmc.identify(on)).await
+        self.call(self.controller.bmc.identify(on)).await
     }
     async fn set_password(&self, username: &str, password: &Secret) -> ProviderResult<Ack> {
-        self.call(self.bmc.set_password(username, password)).await
+        self.call(self.controller.bmc.set_password(username, password)).await
     }
     async fn console(&self) -> ProviderResult<Vec<ConsoleInfo>> {
-        self.call(self.bmc.console()).await
+        self.call(self.controller.bmc.console()).await
     }
 }

@@ -5,7 +5,7 @@ use crate::datacenter::Inner;
 use crate::lane::For;
 use domain::credential::{Credential, SshLogin};
 use domain::endpoint::{HostPort, SshEndpoint};
-use domain::look::another_machine;
+use domain::identity::another_machine;
 use domain::stage::FailureClass;
 use domain::{MachineId, Reason};
 use provider::{Pin, ProviderError, ProviderResult, Target};

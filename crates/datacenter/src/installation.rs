@@ -7,6 +7,7 @@ use crate::options::Image;
 use async_trait::async_trait;
 use domain::Reason;
 use domain::hardware::{BootOverride, PowerAction};
+use domain::identity::confirms;
 use domain::limits::short;
 use domain::plan::BootMode;
 use domain::stage::FailureClass;
@@ -96,8 +97,18 @@ impl Inner {
     }
 
     async fn remember(&self, target: &Target, installation: &Installation, why: &str) -> ProviderResult<()> {
-        self.keyring.unpin(&target.machine_id, Pin::Installation, why).await?;
-        self.keyring.pin(&target.machine_id, Pin::Installation, "", &installation.text()).await.map(drop)
+        self.keyring.repin(&target.machine_id, Pin::Installation, "", &installation.text(), why).await
+    }
+
+    /// Whatever was begun is no longer waited for. What is there now is what the next one must differ from.
+    pub async fn close_installation(&self, target: &Target, why: &str) -> ProviderResult<()> {
+        match self.begun(target).await? {
+            Some(begun) if begun.state != Begun::Closed => {
+                let closed = Installation { state: Begun::Closed, image: NOTHING.to_owned(), ..begun };
+                self.remember(target, &closed, why).await
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     /// What is on the disk, and which operation put it there.
@@ -192,20 +203,16 @@ fn must_be_known(target: &Target) -> ProviderResult<()> {
     Ok(())
 }
 
-fn is_known(serial_number: &str, system_uuid: &str) -> bool {
-    !serial_number.is_empty() || !system_uuid.is_empty()
-}
-
-/// That nobody says another name is not enough: somebody must have said this one.
-fn must_tell(target: &Target, somebody_told: bool) -> ProviderResult<()> {
-    if somebody_told {
+/// That nobody says another name is not enough: whoever has the disk must have said this one.
+fn must_confirm(target: &Target, who: &str, serial_number: &str, system_uuid: &str) -> ProviderResult<()> {
+    if confirms(&target.spec, serial_number, system_uuid) {
         return Ok(());
     }
     let message = format!(
-        "neither the BMC nor the system of machine {} tells its serial number or system UUID, so nobody can tell whether \
-         this is {}, whose disk may be overwritten; let the SSH login read them (as root, or by sudo)",
-        target.machine_id,
-        if target.spec.serial_number.is_empty() { &target.spec.system_uuid } else { &target.spec.serial_number }
+        "{who} of machine {} does not confirm that it is the machine whose disk may be overwritten: the record has serial \
+         number {:?} and system UUID {:?}, and it says {serial_number:?} and {system_uuid:?}; correct the record, or let the \
+         SSH login read them (as root, or by sudo)",
+        target.machine_id, target.spec.serial_number, target.spec.system_uuid
     );
     Err(ProviderError::because(Reason::WrongMachine, FailureClass::NeedsOperator, message))
 }
@@ -218,15 +225,17 @@ impl ImageControl for Datacenter {
         must_be_known(target)?;
         let earlier = inner.begun(target).await?;
         // who is there now, by its own word; a system that is down or empty has none
-        let (before, host_is_known) = match inner.reading(target, For::Work).await {
+        let before = match inner.reading(target, For::Work).await {
             Ok(host) => {
-                let known = is_known(&host.serial_number, &host.system_uuid);
-                (if host.instance.is_empty() { NOTHING.to_owned() } else { host.instance }, known)
+                if matches!(how, Image::Script { .. }) {
+                    must_confirm(target, "the system", &host.serial_number, &host.system_uuid)?;
+                }
+                if host.instance.is_empty() { NOTHING.to_owned() } else { host.instance }
             }
             Err(e) if e.reason() == Reason::WrongMachine => return Err(e),
             Err(e) if matches!(how, Image::Script { .. }) => return Err(e),
             // then what was there last is what a new one must differ from
-            Err(_) => (earlier.map_or(NOTHING.to_owned(), |earlier| earlier.before), false),
+            Err(_) => earlier.map_or(NOTHING.to_owned(), |earlier| earlier.before),
         };
         let state = match &how {
             Image::Media { .. } => Begun::Preparing,
@@ -242,11 +251,17 @@ impl ImageControl for Datacenter {
                     return Err(ProviderError::because(Reason::InvalidField, FailureClass::InvalidInput, message));
                 }
                 let (bmc, now) = inner.checked(target, For::Work).await?;
-                must_tell(target, host_is_known || is_known(&now.serial_number, &now.system_uuid))?;
+                must_confirm(target, "the BMC", &now.serial_number, &now.system_uuid)?;
                 let why = format!("{} installs {image}", op.key());
                 inner.remember(target, &begun, &why).await?;
-                let _ = bmc.insert_media(&url).await?;
-                let _ = bmc.set_boot(Some(BootOverride { mode: BootMode::Cd, persistent: false })).await?;
+                // nothing has begun yet: what was not answered is simply done again
+                let again = |e| match e {
+                    ProviderError::Unknown { message } => ProviderError::transient(message),
+                    no @ ProviderError::Refused { .. } => no,
+                };
+                let _ = bmc.insert_media(&url).await.map_err(again)?;
+                let _ =
+                    bmc.set_boot(Some(BootOverride { mode: BootMode::Cd, persistent: false })).await.map_err(again)?;
                 let action = match now.power {
                     PowerState::On => PowerAction::ForceRestart,
                     PowerState::Off => PowerAction::On,
@@ -261,13 +276,9 @@ impl ImageControl for Datacenter {
                 }
             }
             Image::Script { text } => {
-                let bmc_is_known = if target.spec.bmc_endpoint.is_empty() {
-                    false
-                } else {
-                    let (_, now) = inner.checked(target, For::Work).await?;
-                    is_known(&now.serial_number, &now.system_uuid)
-                };
-                must_tell(target, host_is_known || bmc_is_known)?;
+                if !target.spec.bmc_endpoint.is_empty() {
+                    inner.checked(target, For::Work).await?;
+                }
                 inner.remember(target, &begun, &format!("{} installs {image}", op.key())).await?;
                 let environment = BTreeMap::from([
                     ("MILLWRIGHT_IMAGE".to_owned(), image.to_owned()),
@@ -297,8 +308,7 @@ impl ImageControl for Datacenter {
                 let _ = inner.on_host(&reached, For::Work, reached.host.kill(&op.key())).await?;
             }
         }
-        let closed = Installation { state: Begun::Closed, image: NOTHING.to_owned(), ..begun };
-        inner.remember(target, &closed, "the installation was given up").await?;
+        inner.close_installation(target, "the installation was given up").await?;
         Ok(Ack::Done)
     }
 }

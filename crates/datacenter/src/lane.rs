@@ -103,8 +103,8 @@ impl Lanes {
         lock(&self.lanes).values().filter(|lane| lock(&lane.breaker).is_resting()).count()
     }
 
-    /// Makes a call in its turn, and ends it after `limit` from then; the wait for the turn
-    /// is bounded by the queue, and by whoever waits.
+    /// Makes a call in its turn, and ends it after `limit` from then. The turn is waited for as long at most: who could
+    /// not be asked in that time has not been silent. The wait for the fleet's own bound is whoever calls to end.
     pub async fn call<T>(
         &self,
         lane: &Lane,
@@ -113,8 +113,8 @@ impl Lanes {
         call: impl Future<Output = ProviderResult<T>>,
     ) -> ProviderResult<T> {
         let place = lane.queue_up()?;
-        let closed = |_| ProviderError::transient("the server is stopping");
-        let _turn = lane.turn.acquire().await.map_err(closed)?;
+        let turn = tokio::time::timeout(limit, lane.turn.acquire()).await;
+        let _turn = turn.ok().and_then(Result::ok).ok_or_else(|| lane.busy("one call at a time"))?;
         drop(place);
         // judged in its turn: those before may have found out
         lane.may_call(whom, |_| ())?;
@@ -122,7 +122,7 @@ impl Lanes {
             For::Sweep => &self.sweep,
             For::Work => &self.work,
         };
-        let _permit = fleet.acquire().await.map_err(closed)?;
+        let _permit = fleet.acquire().await.map_err(|_| ProviderError::transient("the server is stopping"))?;
         lane.may_call(whom, Breaker::calls)?;
         let patience = self.options.connect_timeout;
         let mut outcome = Outcome { lane, told: false, begun: Instant::now(), patience };
@@ -145,15 +145,17 @@ impl Drop for Place<'_> {
 }
 
 impl Lane {
+    fn busy(&self, why: &str) -> ProviderError {
+        let message =
+            format!("{} was not asked, others have its turn ({why}); try again when they are done", self.name);
+        ProviderError::because(Reason::EndpointBusy, FailureClass::Transient, message)
+    }
+
     fn queue_up(&self) -> ProviderResult<Place<'_>> {
         let before = self.waiting.fetch_add(1, Ordering::Relaxed);
         let place = Place(&self.waiting);
         if before >= self.queue {
-            let message = format!(
-                "{} has {before} calls waiting for it, and takes one at a time; try again when they are done",
-                self.name
-            );
-            return Err(ProviderError::because(Reason::EndpointBusy, FailureClass::Transient, message));
+            return Err(self.busy(&format!("one call at a time, and {before} wait")));
         }
         Ok(place)
     }

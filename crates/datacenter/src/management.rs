@@ -54,41 +54,35 @@ impl Management for Datacenter {
 
     async fn rotate_password(&self, target: &Target) -> ProviderResult<Ack> {
         let inner = &self.inner;
-        if target.spec.credentials_ref.is_empty() {
-            let message = format!(
-                "machine {} names no credential of its own in spec.credentials_ref; the one it uses is for all that name \
-                 none, and a new password for one of them would lock out the others",
-                target.machine_id
-            );
-            return Err(ProviderError::because(Reason::CredentialMissing, FailureClass::NeedsOperator, message));
-        }
-        let (bmc, _) = inner.checked(target, For::Work).await?;
-        let (name, login) = inner.settled_login(target).await?;
-        // nobody else settles it while it is being changed
+        inner.checked(target, For::Work).await?;
+        let (name, _) = inner.settled_login(target).await?;
+        // nobody else settles or changes it meanwhile, and what is changed is what is kept now
         let _turn = inner.passwords.of(&name).lock().await;
+        let (name, login) = inner.bmc_login(target).await?;
+        let bmc = inner.by_login(target, &name, login.clone()).await?;
         let next = BmcLogin { username: login.username.clone(), password: new_password()? };
         // durable before the controller hears of it: whatever happens, somebody knows the password
         let changing = Credential::BmcChanging { login: login.clone(), next: next.password.clone() };
         inner.keyring.replace(&name, &changing).await?;
         let told = bmc.set_password(&login.username, &next.password).await;
-        if let Err(e @ ProviderError::Refused { .. }) = told {
+        if let Err(e) = &told
+            && is_before_the_act(e)
+        {
             inner.keyring.replace(&name, &Credential::Bmc(login)).await?;
-            return Err(e);
+            return Err(e.clone());
         }
-        // told or not, what counts is which of the two it takes
-        let works = inner.which_works(target, &name, [next.clone(), login]).await?;
-        inner.keyring.replace(&name, &Credential::Bmc(works.clone())).await?;
-        match told {
-            _ if works == next => Ok(Ack::Done),
-            Ok(_) => {
-                let message = "the BMC said yes and still takes the old password only; nothing was changed";
-                Err(ProviderError::refused(FailureClass::Hardware, message))
-            }
-            Err(e) => {
-                let message = format!("the BMC still takes the old password, so nothing was changed; try again: {e}");
-                Err(ProviderError::transient(message))
-            }
+        // whatever it said, what counts is which of the two it takes
+        if inner.takes(target, &name, &next).await? {
+            inner.keyring.replace(&name, &Credential::Bmc(next)).await?;
+            return Ok(Ack::Done);
         }
+        let said = match told {
+            Ok(_) => "it said yes".to_owned(),
+            Err(e) => e.to_string(),
+        };
+        Err(ProviderError::unknown(format!(
+            "the BMC does not take the new password yet ({said}); both are kept, and whichever it takes is used"
+        )))
     }
 
     async fn repin(&self, target: &Target) -> ProviderResult<Ack> {
@@ -109,6 +103,8 @@ impl Management for Datacenter {
         for pin in [Pin::BmcCertificate, Pin::SshHostKey, Pin::JumpHostKey] {
             self.inner.keyring.unpin(&target.machine_id, pin, "an admin asked for it").await?;
         }
+        // also the way out when an installation was left open and nobody will ever see its end
+        self.inner.close_installation(target, "an admin asked for it").await?;
         self.inner.protocols.forget(&target.machine_id);
         Ok(Ack::Done)
     }
@@ -136,9 +132,39 @@ impl Passwords {
     }
 }
 
+/// Whether this says that the controller was never told, or has said no for good. That it failed says neither.
+fn is_before_the_act(e: &ProviderError) -> bool {
+    let for_good = |class: FailureClass| match class {
+        FailureClass::InvalidInput | FailureClass::NeedsOperator | FailureClass::Conflict => true,
+        FailureClass::Transient | FailureClass::DependencyDown | FailureClass::Hardware => false,
+    };
+    if let ProviderError::Refused { reason: Reason::ProviderRefused, class, .. } = e {
+        return for_good(*class);
+    }
+    matches!(
+        e.reason(),
+        Reason::CapabilityMissing
+            | Reason::LoginRefused
+            | Reason::UntrustedCertificate
+            | Reason::Unreachable
+            | Reason::ConnectionRefused
+            | Reason::CircuitOpen
+            | Reason::EndpointBusy
+            | Reason::InvalidField
+    )
+}
+
 impl Inner {
-    /// The login of the machine's controller. If its password was being changed when somebody was lost, it is found
-    /// out which one the controller takes, and that one is kept.
+    async fn bmc_login(&self, target: &Target) -> ProviderResult<(String, BmcLogin)> {
+        let wanted = |credential| match credential {
+            Credential::Bmc(login) | Credential::BmcChanging { login, .. } => Some(login),
+            Credential::Ssh(_) | Credential::Kubeconfig(_) | Credential::Ca(_) => None,
+        };
+        self.login(target, "bmc", wanted).await
+    }
+
+    /// The login that the machine's controller takes. If its password was being changed and nobody knows how that
+    /// ended, the old one is used as long as it works; once only the new one does, that is kept.
     pub async fn settled_login(&self, target: &Target) -> ProviderResult<(String, BmcLogin)> {
         let wanted = |credential| match credential {
             Credential::Bmc(login) => Some((login, None)),
@@ -149,25 +175,26 @@ impl Inner {
         if next.is_none() {
             return Ok((name, login));
         }
-        // whoever is changing it now will settle it, too
+        // whoever is changing it now comes first
         let _turn = self.passwords.of(&name).lock().await;
         let (name, (old, next)) = self.login(target, "bmc", wanted).await?;
         let Some(next) = next else { return Ok((name, old)) };
+        if self.takes(target, &name, &old).await? {
+            return Ok((name, old));
+        }
         let new = BmcLogin { username: old.username.clone(), password: next };
-        let works = self.which_works(target, &name, [new, old]).await?;
-        self.keyring.replace(&name, &Credential::Bmc(works.clone())).await?;
-        Ok((name, works))
+        if !self.takes(target, &name, &new).await? {
+            return Err(ProviderError::login_refused(&format!("the BMC of machine {}", target.machine_id), &name));
+        }
+        self.keyring.replace(&name, &Credential::Bmc(new.clone())).await?;
+        Ok((name, new))
     }
 
-    /// The first of these that the controller takes.
-    async fn which_works(&self, target: &Target, name: &str, logins: [BmcLogin; 2]) -> ProviderResult<BmcLogin> {
-        for login in logins {
-            match self.by_login(target, name, login.clone()).await?.state().await {
-                Ok(_) => return Ok(login),
-                Err(e) if e.reason() == Reason::LoginRefused => {}
-                Err(e) => return Err(e),
-            }
+    async fn takes(&self, target: &Target, name: &str, login: &BmcLogin) -> ProviderResult<bool> {
+        match self.by_login(target, name, login.clone()).await?.state().await {
+            Ok(_) => Ok(true),
+            Err(e) if e.reason() == Reason::LoginRefused => Ok(false),
+            Err(e) => Err(e),
         }
-        Err(ProviderError::login_refused(&format!("the BMC of machine {}", target.machine_id), name))
     }
 }

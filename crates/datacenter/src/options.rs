@@ -32,8 +32,6 @@ pub struct Options {
     /// How long join material is good for.
     pub join_ttl: Duration,
     pub images: BTreeMap<String, Image>,
-    /// Credentials for machines that name none of the kind that is needed.
-    pub default_credentials: String,
 }
 
 /// How an image gets onto a machine.
@@ -67,7 +65,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             call_timeout: Duration::from_secs(8),
-            walk_timeout: Duration::from_secs(60),
+            walk_timeout: Duration::from_secs(25),
             connect_timeout: Duration::from_secs(3),
             redfish_calls: 256,
             ipmi_calls: 16,
@@ -81,7 +79,6 @@ impl Default for Options {
             host_reading: Duration::from_secs(600),
             join_ttl: Duration::from_secs(15 * 60),
             images: BTreeMap::new(),
-            default_credentials: String::new(),
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod error;
 pub mod filter;
 pub mod hardware;
 pub mod id;
+pub mod identity;
 pub mod lifecycle;
 pub mod limits;
 pub mod look;

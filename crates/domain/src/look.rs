@@ -5,6 +5,7 @@
 
 use crate::condition::{Condition, ConditionType};
 use crate::error::Reason;
+use crate::identity::another_machine;
 use crate::limits::short;
 use crate::machine::{Machine, MachineSpec, Phase};
 use crate::observation::{Freshness, Lane, Observation, Observed, Trouble};
@@ -103,19 +104,6 @@ pub struct Look {
     pub member: Member,
     /// Only known of members.
     pub workload: Workload,
-}
-
-/// Which identifier of the spec is contradicted, if one is.
-pub fn another_machine(spec: &MachineSpec, serial_number: &str, system_uuid: &str) -> Option<String> {
-    let pairs = [
-        ("serial number", spec.serial_number.as_str(), serial_number),
-        ("system UUID", spec.system_uuid.as_str(), system_uuid),
-    ];
-    let differs = |(_, expected, found): &(&str, &str, &str)| {
-        !expected.is_empty() && !found.is_empty() && !expected.eq_ignore_ascii_case(found)
-    };
-    let (what, expected, found) = pairs.into_iter().find(differs)?;
-    Some(format!("this is another machine: {what} {found}, not {expected}; check its endpoints"))
 }
 
 /// Whether machines in this phase are looked at. The others are out of our hands.

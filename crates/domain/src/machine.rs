@@ -134,6 +134,9 @@ pub struct MachineSpec {
     pub credentials_ref: String,
 }
 
+/// The label of a machine that names its node in its cluster.
+pub const NODE_LABEL: &str = "node";
+
 pub type Labels = BTreeMap<String, String>;
 
 /// A strong identifier. No two machines share one.

@@ -1,5 +1,6 @@
 //! Pins: what a machine is recognized by at its endpoints, remembered at the first contact.
 
+use crate::endpoint::{BmcEndpoint, SshEndpoint};
 use crate::lifecycle::{Deadline, Edge, Guard, Owner, State};
 use crate::machine::MachineSpec;
 
@@ -29,9 +30,11 @@ impl Pin {
 
     /// Whether what this pin says was learned where the machine is no longer reached.
     pub fn moved(self, from: &MachineSpec, to: &MachineSpec) -> bool {
+        let bmc = |spec: &MachineSpec| BmcEndpoint::parse(&spec.bmc_endpoint).map(|e| (e.at(), e.trust));
+        let ssh = |spec: &MachineSpec| SshEndpoint::parse(&spec.ssh_endpoint);
         match self {
-            Pin::BmcCertificate => from.bmc_endpoint != to.bmc_endpoint,
-            Pin::SshHostKey | Pin::JumpHostKey => from.ssh_endpoint != to.ssh_endpoint,
+            Pin::BmcCertificate => bmc(from) != bmc(to),
+            Pin::SshHostKey | Pin::JumpHostKey => ssh(from) != ssh(to),
             Pin::Installation => false,
         }
     }
@@ -94,6 +97,11 @@ mod tests {
         };
         let moved = |from: &MachineSpec, to: &MachineSpec| Pin::ALL.map(|p| p.moved(from, to));
         assert_eq!(moved(&spec("a", "b"), &spec("a", "b")), [false; 4]);
+        assert_eq!(
+            moved(&spec("https://a", "b"), &spec("https://a:443", "ssh://b:22")),
+            [false; 4],
+            "another spelling"
+        );
         assert_eq!(moved(&spec("a", "b"), &spec("c", "b")), [true, false, false, false]);
         assert_eq!(moved(&spec("a", "b"), &spec("a", "c")), [false, true, true, false]);
     }

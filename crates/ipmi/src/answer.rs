@@ -1,6 +1,7 @@
 //! What ipmitool prints, understood: strict in what counts as an answer, lenient about what stands around it.
 
 use domain::hardware::{EventLogEntry, Firmware, Health, Sensor};
+use domain::identity::tells;
 use domain::time::Timestamp;
 use provider::PowerState;
 
@@ -45,12 +46,7 @@ pub(crate) fn uuid(out: &str) -> String {
 
 /// Out of `fru print 0`: the first of these that is filled in with more than a maker's placeholder.
 fn fru(out: &str, keys: &[&str]) -> String {
-    let placeholder = |text: &str| {
-        let bare: String = text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
-        let zeros = bare.chars().all(|c| c == '0');
-        zeros || ["na", "none", "unknown", "tobefilledbyoem", "notspecified", "defaultstring"].contains(&bare.as_str())
-    };
-    let found = keys.iter().find_map(|key| value(out, key).filter(|text| !placeholder(text)));
+    let found = keys.iter().find_map(|key| value(out, key).filter(|text| tells(text)));
     found.unwrap_or_default().to_owned()
 }
 

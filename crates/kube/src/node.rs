@@ -3,6 +3,8 @@
 //! draining and deleting.
 
 use crate::objects::NodeObject;
+use domain::identity::same_uuid;
+use domain::machine::NODE_LABEL;
 use provider::{Membership, ProviderError, ProviderResult, Target};
 
 /// How a machine's node is found.
@@ -13,9 +15,6 @@ pub struct NodeOf {
     /// What its node may be called.
     pub names: Vec<String>,
 }
-
-/// The label of a machine that names its node.
-const NODE_LABEL: &str = "node";
 
 impl NodeOf {
     /// By the system UUID, else by the machine's label `node`, else by its id.
@@ -107,29 +106,6 @@ impl Node {
     pub fn membership(&self) -> Membership {
         self.not_ready.clone().map_or(Membership::Ready, Membership::NotReady)
     }
-}
-
-/// Whether two spellings are one UUID. The first three fields of an SMBIOS UUID are stored with their bytes
-/// swapped since 2.6, and kernels and controllers do not agree on whether to swap them back.
-fn same_uuid(ours: &str, theirs: &str) -> bool {
-    if ours.is_empty() || theirs.is_empty() {
-        return false;
-    }
-    match (digits(ours), digits(theirs)) {
-        (Some(ours), Some(theirs)) => ours == theirs || swapped(&ours) == theirs,
-        _ => ours.eq_ignore_ascii_case(theirs),
-    }
-}
-
-fn digits(uuid: &str) -> Option<String> {
-    let digits: String = uuid.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
-    (digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit())).then_some(digits)
-}
-
-fn swapped(digits: &str) -> String {
-    let bytes: Vec<&str> = (0..16).filter_map(|i| digits.get(2 * i..2 * i + 2)).collect();
-    let order = [3, 2, 1, 0, 5, 4, 7, 6, 8, 9, 10, 11, 12, 13, 14, 15];
-    order.into_iter().filter_map(|i| bytes.get(i).copied()).collect()
 }
 
 #[cfg(test)]

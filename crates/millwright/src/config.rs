@@ -188,8 +188,6 @@ pub struct Datacenter {
     /// Each of them is a process.
     pub ipmi_calls: usize,
     pub ssh_calls: usize,
-    /// For machines whose spec.credentials_ref is empty.
-    pub default_credentials: String,
 }
 
 impl Default for Datacenter {
@@ -200,7 +198,6 @@ impl Default for Datacenter {
             redfish_calls: options.redfish_calls,
             ipmi_calls: options.ipmi_calls,
             ssh_calls: options.ssh_calls,
-            default_credentials: options.default_credentials,
         }
     }
 }
@@ -214,8 +211,7 @@ impl Datacenter {
                 return Err(format!("datacenter.{key}: {value} is outside 1 to {CALLS_MAX}"));
             }
         }
-        domain::credential::check_ref("datacenter.default_credentials", &self.default_credentials)
-            .map_err(|e| e.message)
+        Ok(())
     }
 }
 
@@ -482,7 +478,6 @@ mod tests {
             ("[providers.dc]\nkind = 'telepathy'", "providers.dc.kind"),
             ("[providers.datacenter]\nkind = 'sim'", "[datacenter]"),
             ("[datacenter]\nredfish_calls = 0", "datacenter.redfish_calls"),
-            ("[datacenter]\ndefault_credentials = 'a b'", "datacenter.default_credentials"),
             ("[images.a]\niso = 'x'", "iso"),
             ("[server", "test.toml"),
             ("[tls]\ncert = 'a.pem'", "tls.key"),

@@ -58,7 +58,6 @@ fn datacenter_options(config: &Config) -> Result<Options, String> {
         redfish_calls: datacenter.redfish_calls,
         ipmi_calls: datacenter.ipmi_calls,
         ssh_calls: datacenter.ssh_calls,
-        default_credentials: datacenter.default_credentials.clone(),
         images: images(config)?,
         ..Options::default()
     })

@@ -80,7 +80,7 @@ impl ProviderError {
         Self::because(Reason::CapabilityMissing, FailureClass::InvalidInput, message)
     }
 
-    /// Both identities are in `message`, see [`domain::look::another_machine`].
+    /// Both identities are in `message`, see [`domain::identity::another_machine`].
     pub fn wrong_machine(message: impl Into<String>) -> Self {
         Self::because(Reason::WrongMachine, FailureClass::Conflict, message)
     }

@@ -21,6 +21,9 @@ pub trait Keyring: Send + Sync {
     /// Pins what was seen, unless something is: the answer is what is pinned now. Durable when it answers.
     async fn pin(&self, machine: &MachineId, pin: Pin, endpoint: &str, seen: &str) -> ProviderResult<String>;
 
+    /// Pins this in the place of whatever is pinned there, in one step. Durable when it answers.
+    async fn repin(&self, machine: &MachineId, pin: Pin, endpoint: &str, value: &str, why: &str) -> ProviderResult<()>;
+
     /// Forgets a pin, for good reason: `why` stands in the log.
     async fn unpin(&self, machine: &MachineId, pin: Pin, why: &str) -> ProviderResult<()>;
 }

@@ -11,8 +11,8 @@ use domain::credential::{CredentialKind, names};
 use domain::hardware::{
     Bios, BootOverride, ConsoleInfo, ControllerTask, Description, EventLogEntry, PowerAction, Sensor,
 };
+use domain::identity::another_machine;
 use domain::limits;
-use domain::look::another_machine;
 use domain::machine::{Machine, MachineSpec, Phase, check_text};
 use domain::plan::BootMode;
 use domain::{Error, MachineId, Reason};

@@ -7,7 +7,9 @@ use domain::condition::{self, Condition, ConditionType};
 use domain::filter::Filter;
 use domain::lifecycle::Guard;
 use domain::limits::{self, COMMENT_MAX};
-use domain::machine::{Labels, Machine, MachineSpec, Phase, REGISTERED, SET_PHASE, check_labels, check_text};
+use domain::machine::{
+    Labels, Machine, MachineSpec, NODE_LABEL, Phase, REGISTERED, SET_PHASE, check_labels, check_text,
+};
 use domain::pin::{FORGOTTEN, Pin};
 use domain::token::Role;
 use domain::{Error, MachineId, Reason};
@@ -84,12 +86,26 @@ fn may_update(call: &Call, there: &Machine, spec: &MachineSpec, labels: &Labels)
         // whoever points us at another BMC is sent the credentials of this one
         call.needs(Role::Admin, "changing spec.bmc_endpoint or spec.credentials_ref")?;
     }
+    if spec.ssh_endpoint != there.spec.ssh_endpoint {
+        // what is learned there is trusted from then on, and commands and join tokens are sent there
+        call.needs(Role::Admin, "changing spec.ssh_endpoint")?;
+    }
+    let who = |spec: &MachineSpec| {
+        let (ssh, bmc) = (spec.ssh_endpoint.clone(), spec.bmc_endpoint.clone());
+        (ssh, bmc, spec.serial_number.clone(), spec.system_uuid.clone(), spec.credentials_ref.clone())
+    };
+    if who(spec) != who(&there.spec) {
+        // a run must end on the machine that it began on
+        no_active_run(there)?;
+    }
     if spec.customer_id != there.spec.customer_id {
         // what a run still does there is not for the next owner to see, nor to suffer
         no_active_run(there)?;
     }
     let same_provider = there.spec.provider_name(&there.labels) == spec.provider_name(labels);
-    if *spec != there.spec || !same_provider {
+    // by that label a machine's node is found, to be drained or deleted
+    let same_node = there.labels.get(NODE_LABEL) == labels.get(NODE_LABEL);
+    if *spec != there.spec || !same_provider || !same_node {
         call.for_fleet(BEYOND_LABELS)?;
     }
     Ok(())

@@ -279,6 +279,22 @@ impl Keyring for Vault {
         pinned.map_err(told)
     }
 
+    async fn repin(&self, machine: &MachineId, pin: Pin, endpoint: &str, value: &str, why: &str) -> ProviderResult<()> {
+        check_text("value", value, COMMENT_MAX).map_err(told)?;
+        let (id, endpoint, value) = (machine.clone(), endpoint.to_owned(), value.to_owned());
+        let forgotten = Cause::operator(ACTOR, FORGOTTEN, &domain::limits::short(why));
+        let pinned = Cause::reconciler(ACTOR, PINNED, &domain::limits::short(why));
+        let written = self
+            .store
+            .write(&Caller::new(ACTOR), machine.as_str(), move |tx| {
+                let machine = machine_there(tx, &id)?;
+                pin::forget(tx, &machine, pin, &forgotten)?;
+                pin::pin(tx, &machine, pin, &endpoint, &value, &pinned)
+            })
+            .await;
+        written.map(drop).map_err(told)
+    }
+
     async fn unpin(&self, machine: &MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
         let id = machine.clone();
         let cause = Cause::operator(ACTOR, FORGOTTEN, &domain::limits::short(why));

@@ -79,6 +79,18 @@ impl Keyring for MemoryKeyring {
         Ok(kept.1.clone())
     }
 
+    async fn repin(
+        &self,
+        machine: &MachineId,
+        pin: Pin,
+        endpoint: &str,
+        value: &str,
+        _why: &str,
+    ) -> ProviderResult<()> {
+        lock(&self.pins).insert((machine.to_string(), pin.as_str()), (endpoint.to_owned(), value.to_owned()));
+        Ok(())
+    }
+
     async fn unpin(&self, machine: &MachineId, pin: Pin, _why: &str) -> ProviderResult<()> {
         lock(&self.pins).remove(&(machine.to_string(), pin.as_str()));
         Ok(())

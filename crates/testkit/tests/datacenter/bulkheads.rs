@@ -106,7 +106,8 @@ impl Rack {
         let responder = Responder::start(options).await;
         let hole = || std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let holes: Vec<_> = (0..dead).map(|_| hole()).collect();
-        let spec = |at: String| MachineSpec { bmc_endpoint: at, ..MachineSpec::default() };
+        let spec =
+            |at: String| MachineSpec { bmc_endpoint: at, credentials_ref: "bmc".into(), ..MachineSpec::default() };
         let mut specs: Vec<_> = (1..=alive).map(|n| (spec(responder.endpoint(n)), true)).collect();
         for (n, hole) in holes.iter().enumerate() {
             let at = format!("http://{}", hole.local_addr().expect("an address"));
@@ -120,15 +121,7 @@ impl Rack {
     /// Fewer calls at a time than there are dead ones.
     fn provider(&self, silences: u32) -> Datacenter {
         let (rest, calls) = (Duration::from_secs(3600), self.holes.len() / 2);
-        let defaults = "bmc".to_owned();
-        let bounds = Options {
-            silences,
-            rest,
-            rest_max: rest,
-            redfish_calls: calls,
-            default_credentials: defaults,
-            ..impatient()
-        };
+        let bounds = Options { silences, rest, rest_max: rest, redfish_calls: calls, ..impatient() };
         Datacenter::new(bounds, self.keyring.clone())
     }
 
@@ -181,6 +174,7 @@ async fn sweeps_that_find_the_same_write_nothing() {
     let engine = fleet.engine_with(quick("test"), providers(), None);
     let (store, limits) = (fleet.store.clone(), CallerLimits::default());
     let service = Service::with_vault(store.clone(), engine, providers(), limits, vault(&store)).await.expect("starts");
+    crate::ground::known(&service, &["bmc"]).await;
     for (n, (spec, _)) in rack.specs.iter().enumerate() {
         let spec = MachineSpec { provider: "datacenter".into(), ..spec.clone() };
         let machine = NewMachine { id: format!("m-{n:02}"), spec, ..NewMachine::default() };

@@ -41,6 +41,9 @@ impl Keyring for Watching {
         *self.at_pinning.lock().expect("not poisoned") = Some((self.questions)());
         self.inner.pin(machine, pin, endpoint, seen).await
     }
+    async fn repin(&self, machine: &MachineId, pin: Pin, at: &str, value: &str, why: &str) -> ProviderResult<()> {
+        self.inner.repin(machine, pin, at, value, why).await
+    }
     async fn unpin(&self, machine: &MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
         self.inner.unpin(machine, pin, why).await
     }
@@ -172,7 +175,7 @@ async fn a_machine_with_ssh_alone_is_looked_at_by_ssh() {
     let seen = dc.inspect(&target).await.expect("a look");
     assert_eq!((seen.serial_number.as_str(), seen.power, seen.reachable), ("SN-ALONE", PowerState::On, true));
     assert_eq!(seen.boot_id, host.boot_id());
-    refused(dc.reset(&target, RebootMode::Bmc, &operation("reboot", 1)).await, Reason::CapabilityMissing, &["a BMC"]);
+    refused(dc.reset(&target, RebootMode::Bmc, &operation("reboot", 1)).await, Reason::CapabilityMissing, &["no BMC"]);
     tokio::task::block_in_place(|| host.power_off());
     refused(dc.inspect(&target).await, Reason::Unreachable, &["no BMC to ask"]);
 }

@@ -233,7 +233,7 @@ fn engine_options() -> EngineOptions {
 }
 
 fn provider_options() -> datacenter::Options {
-    datacenter::Options { call_timeout: CALL * 8 / 10, default_credentials: "bmc,ssh".into(), ..options() }
+    datacenter::Options { call_timeout: CALL * 8 / 10, ..options() }
 }
 
 /// What a play showed.
@@ -259,7 +259,8 @@ async fn play(fault: Fault, again: Fault, name: &str) -> Played {
     let service = service.await.expect("the service starts");
     let id = g.target.machine_id.to_string();
     let mut spec = g.target.spec.clone();
-    (spec.provider, spec.target_cluster_ref, spec.credentials_ref) = (PROVIDER.into(), CLUSTER.into(), String::new());
+    (spec.provider, spec.target_cluster_ref) = (PROVIDER.into(), CLUSTER.into());
+    crate::ground::known(&service, &["bmc", "ssh"]).await;
     let machine = NewMachine { id: id.clone(), spec, ..NewMachine::default() };
     service.register_machine(&admin(), machine).await.expect("registers");
     service.create_plan(&admin(), plan(), "api").await.expect("a plan");

@@ -302,3 +302,17 @@ pub async fn looks_until(ground: &Ground, what: &str, so: impl Fn(&Inspection) -
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// Names that machines may be registered with; what they open is in the test's own keyring.
+pub async fn known(service: &service::Service, names: &[&str]) {
+    for name in names {
+        let new = service::NewCredential {
+            name: (*name).to_owned(),
+            kind: "bmc".to_owned(),
+            username: "nobody".to_owned(),
+            password: domain::Secret::new("not-used"),
+            ..service::NewCredential::default()
+        };
+        service.set_credential(&testkit::fleet::admin(), new).await.expect("is set");
+    }
+}

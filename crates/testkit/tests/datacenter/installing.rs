@@ -190,9 +190,22 @@ async fn nothing_is_overwritten_on_a_machine_that_nobody_knows() {
         refused(
             install(&g, image, &op).await,
             Reason::WrongMachine,
-            &["nobody can tell", &g.target.spec.serial_number],
+            &["does not confirm", &g.target.spec.serial_number],
         );
     }
+    // each must speak for its own disk, and in words that the record has
+    let serial = g.target.spec.serial_number.clone();
+    let says = serial.clone();
+    g.responder.change(1, |s| s.serial = says);
+    refused(install(&g, SCRIPT_IMAGE, &op).await, Reason::WrongMachine, &["the system", "does not confirm"]);
+    g.responder.change(1, |s| s.serial = String::new());
+    is_machine(g.host(), &serial, "");
+    refused(install(&g, MEDIA_IMAGE, &op).await, Reason::WrongMachine, &["the BMC", "does not confirm"]);
+    let mut by_serial = g.target.clone();
+    by_serial.spec.system_uuid = String::new();
+    is_machine(g.host(), "", "4d570000-dc00-4000-8000-00000000beef");
+    let no = g.dc.install(&by_serial, SCRIPT_IMAGE, "", &op).await;
+    refused(no, Reason::WrongMachine, &["does not confirm"]);
     // one of them is another machine
     is_machine(g.host(), "SN-OTHER", "");
     for image in [MEDIA_IMAGE, SCRIPT_IMAGE] {

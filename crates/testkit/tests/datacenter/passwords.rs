@@ -9,14 +9,14 @@ use std::time::Duration;
 use testkit::http_faults::Fault;
 use testkit::ipmi_sim::{self, IpmiSim};
 use testkit::keyring::MemoryKeyring;
-use testkit::redfish_responder::What;
 
 const USER: &str = "operator";
 
 fn kept(g: &Ground) -> String {
     match g.keyring.get("bmc") {
-        Some(Credential::Bmc(login)) => login.password.reveal().to_owned(),
-        other => panic!("not settled: {other:?}"),
+        // as long as nobody knows, the old one is used while it works, and the new one is not forgotten
+        Some(Credential::Bmc(login) | Credential::BmcChanging { login, .. }) => login.password.reveal().to_owned(),
+        other => panic!("not kept: {other:?}"),
     }
 }
 
@@ -69,16 +69,40 @@ async fn done_and_the_answer_lost_is_found_out() {
 async fn not_done_and_the_answer_lost_is_found_out() {
     let (g, answer) = rotated_with(Some(Fault::Reset)).await;
     let no = answer.expect_err("it was not done");
-    assert!(no.to_string().contains("nothing was changed") && !no.to_string().contains("said yes"), "{no}");
+    assert!(no.to_string().contains("both are kept") && !no.to_string().contains("said yes"), "{no}");
     assert_eq!(g.responder.faults.disarm(), 1);
     the_kept_one_works(&g, false).await;
+}
+
+/// It says no, or that it failed, and does it a moment later: neither of the two is lost.
+#[tokio::test]
+async fn done_late_is_found_out_by_the_next_look() {
+    for fault in [Fault::Reset, Fault::DoNothing, Fault::Status(500, "{}".into())] {
+        let (g, answer) = rotated_with(Some(fault.clone())).await;
+        assert!(answer.is_err(), "{fault:?}: not seen yet");
+        let Some(Credential::BmcChanging { next, .. }) = g.keyring.get("bmc") else { panic!("{fault:?}: forgotten") };
+        g.responder.set_password(USER, next.reveal());
+        g.dc.watch(&g.target).await.unwrap_or_else(|e| panic!("{fault:?}: {e}"));
+        assert!(matches!(g.keyring.get("bmc"), Some(Credential::Bmc(_))), "{fault:?}: settled");
+        the_kept_one_works(&g, true).await;
+    }
+}
+
+/// Who waits for the turn changes what is kept by then.
+#[tokio::test]
+async fn two_changes_at_once_lose_nothing() {
+    let g = Ground::bmc_only(options()).await;
+    g.look().await;
+    let (one, two) = tokio::join!(g.dc.rotate_password(&g.target), g.dc.rotate_password(&g.target));
+    assert_eq!((one, two), (Ok(Ack::Done), Ok(Ack::Done)));
+    the_kept_one_works(&g, true).await;
 }
 
 #[tokio::test]
 async fn a_yes_that_did_nothing_is_found_out() {
     let (g, answer) = rotated_with(Some(Fault::DoNothing)).await;
     let no = answer.expect_err("it was not done");
-    assert!(no.to_string().contains("nothing was changed"), "{no}");
+    assert!(no.to_string().contains("it said yes") && no.to_string().contains("both are kept"), "{no}");
     assert_eq!(g.responder.faults.disarm(), 1);
     the_kept_one_works(&g, false).await;
 }
@@ -141,6 +165,16 @@ impl provider::Keyring for Slow {
     async fn pin(&self, machine: &domain::MachineId, pin: Pin, at: &str, seen: &str) -> ProviderResult<String> {
         self.inner.pin(machine, pin, at, seen).await
     }
+    async fn repin(
+        &self,
+        machine: &domain::MachineId,
+        pin: Pin,
+        at: &str,
+        value: &str,
+        why: &str,
+    ) -> ProviderResult<()> {
+        self.inner.repin(machine, pin, at, value, why).await
+    }
     async fn unpin(&self, machine: &domain::MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
         self.inner.unpin(machine, pin, why).await
     }
@@ -183,18 +217,6 @@ async fn others_who_come_in_the_middle_do_not_lose_it() {
         g.responder.faults.disarm();
         the_kept_one_works(&g, true).await;
     }
-}
-
-#[tokio::test]
-async fn what_others_log_in_with_too_is_not_changed() {
-    let mut options = options();
-    options.default_credentials = "bmc".to_owned();
-    let g = Ground::bmc_only(options).await;
-    let mut target = g.target.clone();
-    target.spec.credentials_ref = String::new();
-    g.dc.inspect(&target).await.expect("by the default");
-    refused(g.dc.rotate_password(&target).await, Reason::CredentialMissing, &["lock out the others"]);
-    assert!(!g.responder.journal().iter().any(|e| matches!(e.what, What::PasswordSet { .. })));
 }
 
 #[tokio::test]

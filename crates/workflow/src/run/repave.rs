@@ -29,8 +29,13 @@ impl Stage for Repave {
             if at.is_ours(&installing.operation) {
                 return at.waiting(format!("{} to be installed", installing.image)).into();
             }
-            let message =
-                format!("another installation is under way: {} by {}", installing.image, installing.operation);
+            let message = format!(
+                "another installation is under way: {} by {}; if its run has ended and nothing will come of it, an admin \
+                 forgets it with 'millwright machine repin {}'",
+                installing.image,
+                installing.operation,
+                at.target().machine_id
+            );
             return Seen::Failed(Failure::new("OTHER_INSTALLATION", FailureClass::Conflict, message)).into();
         }
         if let Some(failed) =

@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use domain::Reason;
+use domain::identity::another_machine;
 use domain::limits::short;
-use domain::look::another_machine;
 use domain::stage::FailureClass;
 use engine::{Aborted, Acted, Failure, Look, Seen, StageCx};
 use provider::{Ack, Inspection, Operation, Provider, ProviderError, ProviderResult, Target};

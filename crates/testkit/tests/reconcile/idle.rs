@@ -34,7 +34,9 @@ async fn sweeps_that_find_nothing_new_leave_no_trace_but_their_own() {
     pass(20 * PERIOD).await;
     assert_eq!(rows(&lab).await, before);
     let sweep = lab.sweep(Lane::Quick).await.expect("swept");
-    assert_eq!((sweep.round, sweep.beats), (round + 20, 0));
+    // each pause may be a tenth longer
+    assert!((round + 18..=round + 20).contains(&sweep.round), "{} after {round}", sweep.round);
+    assert_eq!(sweep.beats, 0);
     assert_eq!(lab.sweep(Lane::Slow).await, None, "nobody is silent");
     // and everything is fresh all the same
     let m = lab.machine("m-7").await;

@@ -39,7 +39,8 @@ async fn one_that_hangs_costs_one_slot_once_and_then_none() {
     let before: Vec<usize> = ids.iter().map(|id| probe.looks(id)).collect();
     pass(10 * PERIOD).await;
     for (id, before) in ids.iter().zip(before).skip(1) {
-        assert_eq!(probe.looks(id), before + 10, "{id}");
+        // each pause may be a tenth longer
+        assert!((before + 9..=before + 10).contains(&probe.looks(id)), "{id}: {} after {before}", probe.looks(id));
     }
     assert!(probe.looks("m-000") >= 10, "nor is it forgotten");
     reconciler.stop().await;

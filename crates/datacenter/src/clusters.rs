@@ -1,6 +1,7 @@
 //! The clusters, by name: each is a kubeconfig in the keyring. Joining them, and what they say of a machine.
 
 use crate::datacenter::{Datacenter, Inner};
+use crate::host::last_words;
 use crate::lane::For;
 use async_trait::async_trait;
 use domain::credential::Credential;
@@ -9,10 +10,9 @@ use domain::stage::FailureClass;
 use domain::{Reason, Secret};
 use kube::{Cluster, Evict, NodeOf};
 use provider::{
-    Ack, ClusterCheck, ClusterControl, Command, Drain, DrainPass, EvictOptions, ExecState, Joining, Membership,
-    Operation, ProviderError, ProviderResult, Target,
+    Ack, ClusterCheck, ClusterControl, Drain, DrainPass, EvictOptions, ExecState, Joining, Membership, Operation,
+    ProviderError, ProviderResult, Target,
 };
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,9 +34,7 @@ impl Inner {
         let cluster = Arc::new(Cluster::new(name, &kubeconfig)?);
         Ok(self.clusters.put(&name.to_owned(), kubeconfig, cluster))
     }
-}
 
-impl Inner {
     /// A token that has served lets nobody in any more. If that fails it ends by itself in minutes.
     async fn forget_token(&self, target: &Target, cluster_ref: &str) {
         let Some(token) = self.tokens.get(&target.machine_id, &cluster_ref.to_owned()) else { return };
@@ -73,10 +71,7 @@ impl ClusterControl for Datacenter {
         let node = NodeOf::machine(target);
         let script = kube::join_script(&material, node.names.first().map(String::as_str));
         inner.tokens.put(&target.machine_id, cluster_ref.to_owned(), material.token_id.clone());
-        let mut words = script.command.split(' ').map(str::to_owned);
-        let command = words.next().unwrap_or_default();
-        let command = Command { command, args: words.collect(), environment: BTreeMap::new() };
-        let started = reached.host.start(&command, &key, Some(&script.stdin));
+        let started = reached.host.start(&script.command, &key, Some(&script.stdin));
         let answer = inner.on_host(&reached, For::Work, started).await;
         if matches!(answer, Err(ProviderError::Refused { .. })) {
             inner.forget_token(target, cluster_ref).await;
@@ -91,9 +86,8 @@ impl ClusterControl for Datacenter {
             ExecState::NeverStarted | ExecState::Exited(0) => Joining::Unknown,
             ExecState::Running => Joining::Running,
             ExecState::Exited(status) => {
-                let said: Vec<u8> = progress.output.iter().flat_map(|chunk| chunk.data.clone()).collect();
-                let said = String::from_utf8_lossy(&said);
-                Joining::Failed(short(&format!("kubeadm join ended with exit status {status}: {}", said.trim())))
+                let said = last_words(&progress);
+                Joining::Failed(short(&format!("kubeadm join ended with exit status {status}: {said}")))
             }
         })
     }

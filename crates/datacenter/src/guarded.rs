@@ -146,3 +146,48 @@ impl Bmc for Guarded {
         self.call(self.controller.bmc.console()).await
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Lets nobody in, and counts who tries.
+    struct Closed(AtomicUsize);
+
+    #[async_trait]
+    impl Bmc for Closed {
+        fn name(&self) -> &str {
+            "the BMC"
+        }
+        async fn state(&self) -> ProviderResult<BmcState> {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            Err(ProviderError::login_refused("the BMC", "rack"))
+        }
+        async fn describe(&self) -> ProviderResult<Description> {
+            Err(self.lacks("a description"))
+        }
+        async fn power(&self, _: PowerAction) -> ProviderResult<Ack> {
+            Err(self.lacks("power"))
+        }
+        async fn set_boot(&self, _: Option<BootOverride>) -> ProviderResult<Ack> {
+            Err(self.lacks("boot"))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_login_that_was_refused_is_not_tried_again_and_again() {
+        let (options, closed) = (Options::default(), Arc::new(Closed(AtomicUsize::new(0))));
+        let lanes = Arc::new(Lanes::new(&options, 1));
+        let controller = Controller::new(closed.clone());
+        for tries in [1, 1, 1] {
+            let guarded = Guarded::new(controller.clone(), &lanes, "bmc-1", For::Sweep, &options);
+            assert_eq!(guarded.state().await.map_err(|e| e.reason()), Err(Reason::LoginRefused));
+            assert_eq!(closed.0.load(Ordering::SeqCst), tries);
+        }
+        tokio::time::advance(LOGIN_PAUSE).await;
+        let guarded = Guarded::new(controller, &lanes, "bmc-1", For::Work, &options);
+        assert!(guarded.state().await.is_err());
+        assert_eq!(closed.0.load(Ordering::SeqCst), 2, "after the pause once more");
+    }
+}

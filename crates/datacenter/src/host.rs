@@ -8,7 +8,7 @@ use domain::endpoint::{HostPort, SshEndpoint};
 use domain::identity::another_machine;
 use domain::stage::FailureClass;
 use domain::{MachineId, Reason};
-use provider::{Pin, ProviderError, ProviderResult, Target};
+use provider::{ExecProgress, Pin, ProviderError, ProviderResult, Target};
 use ssh::{Host, HostIdentity, Jump};
 use std::sync::Arc;
 
@@ -130,6 +130,14 @@ impl Inner {
         self.hosts.forget(machine);
         self.keyring.unpin(machine, Pin::SshHostKey, why).await
     }
+}
+
+/// The last lines that a command has printed, for a message: they mostly say why it ended.
+pub(crate) fn last_words(progress: &ExecProgress) -> String {
+    let said: Vec<u8> = progress.output.iter().flat_map(|chunk| chunk.data.clone()).collect();
+    let said = String::from_utf8_lossy(&said);
+    let lines: Vec<&str> = said.trim().lines().collect();
+    lines[lines.len().saturating_sub(5)..].join(" / ")
 }
 
 /// Whether this says that the system does not answer, rather than that it will not have us.

@@ -2,6 +2,7 @@
 //! What was begun is durable before anything is touched, so that whoever looks later can tell what came of it.
 
 use crate::datacenter::{Datacenter, Inner};
+use crate::host::last_words;
 use crate::lane::For;
 use crate::options::Image;
 use async_trait::async_trait;
@@ -166,11 +167,8 @@ impl Inner {
                     Going::Wrong("the script ended, and /etc/millwright-image does not name the image".to_owned())
                 }
                 ExecState::Exited(status) => {
-                    let said: Vec<u8> = progress.output.iter().flat_map(|chunk| chunk.data.clone()).collect();
-                    let said = String::from_utf8_lossy(&said);
-                    let last: Vec<&str> = said.lines().rev().take(5).collect();
-                    let last: Vec<&str> = last.into_iter().rev().collect();
-                    Going::Wrong(short(&format!("the script ended with exit status {status}: {}", last.join(" / "))))
+                    let said = last_words(&progress);
+                    Going::Wrong(short(&format!("the script ended with exit status {status}: {said}")))
                 }
                 ExecState::Running => Going::On,
                 // starting it again under the same key is no second start

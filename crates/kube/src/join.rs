@@ -10,8 +10,9 @@ use base64::Engine as _;
 use domain::stage::FailureClass;
 use domain::{Reason, Secret, Timestamp};
 use http::{Method, StatusCode};
-use provider::{Ack, ProviderError, ProviderResult};
+use provider::{Ack, Command, ProviderError, ProviderResult};
 use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
@@ -46,7 +47,7 @@ pub struct JoinMaterial {
 /// How a host joins: run the command there, with this on its standard input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinScript {
-    pub command: &'static str,
+    pub command: Command,
     pub stdin: Secret,
 }
 
@@ -262,7 +263,8 @@ pub fn join_script(material: &JoinMaterial, node_name: Option<&str>) -> JoinScri
         .replace("@hash", &quoted(&material.ca_hash))
         .replace("@registration", &registration.unwrap_or_default())
         .replace("@token", &quoted(material.token.reveal()));
-    JoinScript { command: "sh -s", stdin: Secret::new(script) }
+    let command = Command { command: "sh".to_owned(), args: vec!["-s".to_owned()], environment: BTreeMap::new() };
+    JoinScript { command, stdin: Secret::new(script) }
 }
 
 /// As YAML, inside a shell's here-document: everything else than these is left out, and a name that needs it is
@@ -309,6 +311,6 @@ mod tests {
         assert!(text.contains("apiServerEndpoint: \"kENDrebootrebootreboot:6443\"\n"), "{text}");
         assert!(text.contains("  name: \"nx\"\n") && text.contains("token: \"abcdef.0123456789abcdef\"\n"), "{text}");
         assert!(!format!("{script:?} {material:?}").contains("0123456789abcdef"));
-        assert!(!script.command.contains("abcdef"));
+        assert!(!format!("{:?}", script.command).contains("abcdef"));
     }
 }

@@ -91,8 +91,8 @@ fn may_update(call: &Call, there: &Machine, spec: &MachineSpec, labels: &Labels)
         call.needs(Role::Admin, "changing spec.ssh_endpoint")?;
     }
     let who = |spec: &MachineSpec| {
-        let (ssh, bmc) = (spec.ssh_endpoint.clone(), spec.bmc_endpoint.clone());
-        (ssh, bmc, spec.serial_number.clone(), spec.system_uuid.clone(), spec.credentials_ref.clone())
+        let MachineSpec { ssh_endpoint, bmc_endpoint, serial_number, system_uuid, credentials_ref, .. } = spec.clone();
+        [ssh_endpoint, bmc_endpoint, serial_number, system_uuid, credentials_ref]
     };
     if who(spec) != who(&there.spec) {
         // a run must end on the machine that it began on

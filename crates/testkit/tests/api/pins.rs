@@ -2,7 +2,7 @@
 //! in the same transaction, and everybody can see since when what was trusted.
 
 use crate::callers::{Caller, caller, root};
-use crate::fixture::{on_both, sim_machine};
+use crate::fixture::{on_both, sim_machine, start};
 use crate::refusal::refused;
 use domain::MachineId;
 use prost_reflect::prost_types::FieldMask;
@@ -51,7 +51,10 @@ on_both!(another_endpoint_forgets_what_was_pinned_at_the_old_one, |api| async mo
     assert_eq!(api.machine("m-1").await.version, registered.version, "to be recognized raises nobody's version");
     let operator = caller(&api, "op", "operator", "").await;
     refused(moved(&operator, "spec.bmc_endpoint", "evil").await, Code::PermissionDenied, "ROLE_TOO_LOW");
+    refused(moved(&operator, "spec.ssh_endpoint", "evil").await, Code::PermissionDenied, "ROLE_TOO_LOW");
     assert_eq!(pinned().await, [true, true, true]);
+    moved(&root, "spec.ssh_endpoint", "ssh://host-1").await.expect("spelt in another way");
+    assert_eq!(pinned().await, [true, true, true], "the same place, nothing forgotten");
     moved(&root, "spec.bmc_endpoint", "bmc-1").await.expect("as it is");
     assert_eq!(pinned().await, [true, true, true], "no change, nothing forgotten");
     moved(&root, "spec.bmc_endpoint", "bmc-2").await.expect("moved");
@@ -70,4 +73,16 @@ on_both!(another_endpoint_forgets_what_was_pinned_at_the_old_one, |api| async mo
     assert_eq!(forgotten, [by_change, by_change, by_change, ("keyring", "reinstalled")]);
     let missing = keyring.pin(&MachineId::from_text("m-9"), Pin::SshHostKey, "h:22", "x").await;
     assert_eq!(missing.map_err(|e| e.reason()), Err(domain::Reason::MachineNotFound));
+});
+
+// a run must end on the machine that it began on
+on_both!(what_a_run_works_on_is_not_moved_under_it, |api| async move {
+    api.sim("m-1", &[("sim.fault.reboot", "hang")]).await;
+    let run = api.start(start("m-1", "REBOOT", "r1")).await;
+    let root = root(&api).await;
+    for field in ["spec.bmc_endpoint", "spec.ssh_endpoint"] {
+        refused(moved(&root, field, "elsewhere").await, Code::FailedPrecondition, "ACTIVE_RUN");
+    }
+    api.try_cancel(&run.run_id).await.expect("cancels");
+    moved(&root, "spec.ssh_endpoint", "elsewhere").await.expect("free again");
 });

@@ -318,6 +318,7 @@ async fn what_is_not_for_a_customer_is_refused_to_all_its_roles() {
             ("spec.customer_id", |m| spec(m).customer_id = "globex".into()),
             ("spec.provider", |m| spec(m).provider = "other".into()),
             ("spec.target_cluster_ref", |m| spec(m).target_cluster_ref = "globex-cluster".into()),
+            ("labels.node", |m| drop(m.labels.insert("node".into(), "globex-1".into()))),
         ] {
             let status = acme.machines().update_machine(update("m-1", path, change)).await.expect_err(path);
             assert_eq!(status.code(), Code::PermissionDenied, "{path} as {role}: {status:?}");

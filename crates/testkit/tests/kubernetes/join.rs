@@ -133,7 +133,7 @@ fn begin(script: &JoinScript, host: &Path) -> Child {
     let path = format!("{}:{}", host.display(), std::env::var("PATH").expect("PATH"));
     let mut shell = Command::new("sh");
     // as SSH does: the words are the login shell's to read
-    shell.args(["-c", script.command]).env("PATH", path).env("TMPDIR", host).process_group(0);
+    shell.args(&script.command.args).env("PATH", path).env("TMPDIR", host).process_group(0);
     let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("sh runs");
     let text = script.stdin.reveal().to_owned();
     let mut stdin = shell.stdin.take().expect("its input");

@@ -3,6 +3,7 @@
 pub mod ambient;
 pub mod below;
 pub mod canary;
+pub mod closed_port;
 pub mod fault_proxy;
 pub mod fleet;
 pub mod fuzz;

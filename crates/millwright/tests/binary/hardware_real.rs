@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 use testkit::canary::{self, plant};
+use testkit::closed_port::ClosedPort;
 use testkit::ipmi_sim::{self, IpmiSim};
 use testkit::kubernetes::{Api, Kubernetes};
 use testkit::sshd::SshHost;
@@ -19,6 +20,9 @@ use testkit::tls::{Authority, Pair};
 const WATCHFUL: &str = "[observe]\nperiod_seconds = 1\ntimeout_seconds = 12\n\
     [engine]\nlease_seconds = 24\ncall_timeout_seconds = 12\n";
 
+/// Looks at nothing by itself: what an operator is told is what the operator's own call found.
+const INCURIOUS: &str = "[observe]\nperiod_seconds = 3600\nstale_after_seconds = 7200\n";
+
 struct Site {
     home: Home,
     server: Server,
@@ -26,8 +30,12 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
+        Self::with(WATCHFUL)
+    }
+
+    fn with(config: &str) -> Self {
         let home = Home::new();
-        let server = home.launch("data").config(WATCHFUL).start();
+        let server = home.launch("data").config(config).start();
         Self { home, server }
     }
 
@@ -377,7 +385,7 @@ fn kubeconfig_of_nobody(cluster: &Kubernetes) -> String {
 
 #[test]
 fn six_things_that_go_wrong_have_six_reasons_and_a_next_action_each() {
-    let (site, password) = (Site::new(), plant("bmc"));
+    let (site, password) = (Site::with(INCURIOUS), plant("bmc"));
     let (ours, theirs) = (Authority::default(), Authority::default());
     let emulator = Sushy::start(6, &password, Some(&ours.pair()));
     let server = &site.server;
@@ -385,13 +393,13 @@ fn six_things_that_go_wrong_have_six_reasons_and_a_next_action_each() {
     site.bmc_login("wrong", &plant("wrong"));
     let ca = site.home.file("other-ca.pem", &theirs.pem()).display().to_string();
     server.ok(&["credential", "set", "other-ca", "--kind", "ca", "--certificates", &ca]);
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
+    let nobody = ClosedPort::new();
     // takes connections and says nothing
     let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let silent_at = silent.local_addr().expect("an address");
     let mut reasons = Vec::new();
     for (number, id, bmc, login, words) in [
-        (0, "refused", format!("https://{nobody}"), "right", &["machine", "inspect"][..]),
+        (0, "refused", format!("https://{}", nobody.at), "right", &["machine", "inspect"][..]),
         (1, "unreachable", format!("https://{silent_at}"), "right", &["machine", "inspect"]),
         (2, "password", emulator.endpoint(2), "wrong", &["machine", "inspect"]),
         (3, "certificate", format!("{}?tls=ca:other-ca", emulator.endpoint(3)), "right", &["machine", "inspect"]),

@@ -126,9 +126,8 @@ async fn without_redfish_it_is_ipmi_with_a_note_but_never_instead_of_a_known_cer
 
 #[tokio::test]
 async fn what_answers_neither_by_redfish_nor_by_ipmi_is_told_so() {
-    let listener = std::net::TcpListener::bind("127.0.0.2:0").expect("a port");
-    let at = listener.local_addr().expect("an address").to_string();
-    drop(listener);
+    let closed = testkit::closed_port::ClosedPort::on(std::net::Ipv4Addr::new(127, 0, 0, 2));
+    let at = closed.at.to_string();
     let keyring = Arc::new(MemoryKeyring::default().with_bmc("bmc", "operator", PASSWORD));
     let spec = MachineSpec { bmc_endpoint: at.clone(), credentials_ref: "bmc".into(), ..MachineSpec::default() };
     let dc = Datacenter::new(crate::ground::impatient(), keyring);

@@ -11,6 +11,7 @@ use provider::{Exec as _, Inspect as _, Management as _, PowerControl as _, Targ
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::TcpListener;
 use std::sync::Arc;
+use testkit::closed_port::ClosedPort;
 use testkit::ipmi_sim::{self, IpmiSim};
 use testkit::keyring::MemoryKeyring;
 use testkit::redfish_responder::{self, Responder, What};
@@ -57,10 +58,6 @@ fn deaf() -> (TcpListener, String) {
     (listener, at)
 }
 
-fn closed_port() -> String {
-    deaf().1
-}
-
 #[tokio::test]
 async fn redfish_has_six() {
     let authority = Authority::default();
@@ -76,7 +73,8 @@ async fn redfish_has_six() {
     let (_deaf, nowhere) = deaf();
     let there = target(spec(&format!("https://{nowhere}?tls=insecure"), ""));
     reasons.insert(by_bmc(keyring(), &there, Reason::Unreachable, &[&nowhere]).await.as_str());
-    let closed = closed_port();
+    let closed_port = ClosedPort::new();
+    let closed = closed_port.at.to_string();
     let there = target(spec(&format!("https://{closed}?tls=insecure"), ""));
     reasons.insert(by_bmc(keyring(), &there, Reason::ConnectionRefused, &[&closed]).await.as_str());
     let wrong = MemoryKeyring::default().with_bmc("bmc", "operator", "wrong");
@@ -160,7 +158,8 @@ async fn ssh_has_six() {
     let mut reasons = BTreeSet::new();
     let (_deaf, nowhere) = deaf();
     reasons.insert(run(right(), ssh(&nowhere), false, Reason::Unreachable, vec![nowhere.clone()]).await);
-    let closed = closed_port();
+    let closed_port = ClosedPort::new();
+    let closed = closed_port.at.to_string();
     reasons.insert(run(right(), ssh(&closed), false, Reason::ConnectionRefused, vec![closed.clone()]).await);
     let nobody = stranger();
     let wrong = keyring().with("ssh", Credential::Ssh(nobody));

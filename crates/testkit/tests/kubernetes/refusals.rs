@@ -56,10 +56,8 @@ async fn a_name_that_the_certificate_has_not_is_not_trusted_unless_given() {
 #[tokio::test]
 async fn a_closed_port_a_black_hole_and_something_else_are_told_apart() {
     let pem = server().authority_pem();
-    let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let at = closed.local_addr().expect("an address");
-    drop(closed);
-    let e = refused(&impatient(&kubeconfig(&format!("https://{at}"), &pem, "x"))).await;
+    let closed = testkit::closed_port::ClosedPort::new();
+    let e = refused(&impatient(&kubeconfig(&format!("https://{}", closed.at), &pem, "x"))).await;
     assert_eq!((e.reason().as_str(), class(&e)), ("CONNECTION_REFUSED", FailureClass::Transient));
 
     // connections are taken by the system, and nobody ever reads

@@ -25,9 +25,8 @@ async fn each_way_of_not_getting_through_has_its_own_reason() {
     let nowhere = adapter("http://no-such-host.invalid", login(), short());
     seen.push(nowhere.state().await.expect_err("no such host"));
 
-    // a port that was just given back
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
-    let closed = adapter(&format!("http://127.0.0.1:{port}"), login(), short());
+    let port = testkit::closed_port::ClosedPort::new();
+    let closed = adapter(&format!("http://{}", port.at), login(), short());
     seen.push(closed.state().await.expect_err("nobody listens"));
 
     let (responder, bmc) = one(options()).await;

@@ -53,9 +53,8 @@ async fn what_fails_on_the_way_names_the_one_that_failed() {
     assert_eq!(reason, Reason::LoginRefused);
     assert!(text.contains(&jump_named) && text.contains("bastion"), "{text}");
 
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let nobody = HostPort { host: "127.0.0.1".into(), port: listener.local_addr().expect("an address").port() };
-    drop(listener);
+    let closed = testkit::closed_port::ClosedPort::new();
+    let nobody = HostPort { host: "127.0.0.1".into(), port: closed.at.port() };
     let refused = answers_by_way_of(&nobody, &way, PATIENCE).await.map_err(told).expect_err("nobody listens");
     assert_eq!(refused.0, Reason::ConnectionRefused, "{}", refused.1);
     let unknown = HostPort { host: "host.invalid".into(), port: 22 };

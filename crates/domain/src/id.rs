@@ -5,7 +5,7 @@ use std::fmt;
 use uuid::Uuid;
 
 /// Prefixes that only the server hands out.
-const PREFIXES: [&str; 7] = ["mch_", "run_", "exe_", "ses_", "tok_", "job_", "nod_"];
+const PREFIXES: [&str; 10] = ["mch_", "run_", "exe_", "ses_", "tok_", "job_", "nod_", "btn_", "ord_", "fnd_"];
 
 macro_rules! id_type {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
@@ -49,6 +49,13 @@ id_type!(
     /// One life of one server process.
     SessionId, "ses_");
 id_type!(TokenId, "tok_");
+id_type!(
+    /// A boot node: hardware as the network-boot service knows it.
+    BootNodeId, "btn_");
+id_type!(
+    /// An install order.
+    OrderId, "ord_");
+id_type!(FindingId, "fnd_");
 
 impl MachineId {
     /// A machine id chosen by the caller.

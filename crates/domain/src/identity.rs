@@ -11,6 +11,14 @@ pub fn tells(serial_number: &str) -> bool {
     !bare.chars().all(|c| c == '0') && !placeholders.contains(&bare.as_str())
 }
 
+/// A UUID that says something: makers leave zeros, ones and counted digits where one should be.
+pub fn uuid_tells(uuid: &str) -> bool {
+    let digits: String = uuid.chars().filter(char::is_ascii_hexdigit).collect::<String>().to_ascii_lowercase();
+    let same = digits.chars().next().is_some_and(|first| digits.chars().all(|c| c == first));
+    let counted = ["03000200040005000006000700080009", "00020003000400050006000700080009"];
+    digits.len() == 32 && !same && !counted.contains(&digits.as_str())
+}
+
 /// Whether two spellings are one UUID. The first three fields of an SMBIOS UUID are stored with their bytes
 /// swapped since 2.6, and kernels and controllers do not agree on whether to swap them back.
 pub fn same_uuid(ours: &str, theirs: &str) -> bool {
@@ -43,7 +51,7 @@ pub fn another_machine(spec: &MachineSpec, serial_number: &str, system_uuid: &st
     if !serial.is_empty() && tells(serial_number) && !serial.eq_ignore_ascii_case(serial_number) {
         return Some(differs("serial number", serial, serial_number));
     }
-    if !uuid.is_empty() && !system_uuid.is_empty() && !same_uuid(uuid, system_uuid) {
+    if !uuid.is_empty() && uuid_tells(system_uuid) && !same_uuid(uuid, system_uuid) {
         return Some(differs("system UUID", uuid, system_uuid));
     }
     None
@@ -53,7 +61,7 @@ pub fn another_machine(spec: &MachineSpec, serial_number: &str, system_uuid: &st
 /// a disk is overwritten.
 pub fn confirms(spec: &MachineSpec, serial_number: &str, system_uuid: &str) -> bool {
     let serial = tells(serial_number) && spec.serial_number.eq_ignore_ascii_case(serial_number);
-    let uuid = same_uuid(&spec.system_uuid, system_uuid);
+    let uuid = uuid_tells(system_uuid) && same_uuid(&spec.system_uuid, system_uuid);
     (serial || uuid) && another_machine(spec, serial_number, system_uuid).is_none()
 }
 
@@ -73,6 +81,22 @@ mod tests {
         assert!(same_uuid(UUID, SWAPPED) && same_uuid(UUID, &UUID.to_uppercase()));
         assert!(!same_uuid(UUID, "") && !same_uuid("", "") && !same_uuid(UUID, "4d570000-0001-4002-8000-5254004d5801"));
         assert_eq!(another_machine(&spec("", UUID), "", SWAPPED), None);
+    }
+
+    #[test]
+    fn junk_is_no_uuid() {
+        for junk in [
+            "",
+            "00000000-0000-0000-0000-000000000000",
+            "ffffffff-ffff-ffff-ffff-ffffffffffff",
+            "03000200-0400-0500-0006-000700080009",
+            "00020003-0004-0005-0006-000700080009",
+            "Not Settable",
+        ] {
+            assert!(!uuid_tells(junk), "{junk}");
+            assert_eq!(another_machine(&spec("", UUID), "", junk), None);
+        }
+        assert!(uuid_tells(UUID));
     }
 
     #[test]

@@ -3,17 +3,25 @@
 //! Pure: no async, no clock, no database, no wire. What time it is and what the world looks like
 //! come in as arguments, so that everything here replays and can be tested to exhaustion.
 
+pub mod boot_decision;
+pub mod boot_node;
+pub mod boot_workflow;
 pub mod condition;
 pub mod credential;
 pub mod endpoint;
 pub mod error;
 pub mod filter;
+pub mod finding;
 pub mod hardware;
 pub mod id;
 pub mod identity;
+pub mod install_order;
+pub mod install_report;
 pub mod lifecycle;
 pub mod limits;
+pub mod link;
 pub mod look;
+pub mod mac;
 pub mod machine;
 pub mod metric;
 pub mod observation;
@@ -24,11 +32,14 @@ pub mod run;
 pub mod secret;
 pub mod stage;
 pub mod step;
+#[cfg(test)]
+mod testing;
 pub mod time;
 pub mod token;
 mod words;
 
 pub use error::{Code, Error, Reason};
-pub use id::{ExecutionId, MachineId, RunId, SessionId, TokenId};
+pub use id::{BootNodeId, ExecutionId, FindingId, MachineId, OrderId, RunId, SessionId, TokenId};
+pub use mac::MacAddress;
 pub use secret::Secret;
 pub use time::Timestamp;

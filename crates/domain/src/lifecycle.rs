@@ -12,16 +12,19 @@ pub enum Owner {
     Executor,
     /// A reconciler, from observations.
     Reconciler,
+    /// A machine that speaks for itself: by booting, or with the token of its installation.
+    Node,
 }
 
 impl Owner {
-    pub const ALL: [Owner; 3] = [Owner::Operator, Owner::Executor, Owner::Reconciler];
+    pub const ALL: [Owner; 4] = [Owner::Operator, Owner::Executor, Owner::Reconciler, Owner::Node];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Owner::Operator => "operator",
             Owner::Executor => "executor",
             Owner::Reconciler => "reconciler",
+            Owner::Node => "node",
         }
     }
 }
@@ -42,6 +45,14 @@ pub enum Guard {
     InClusterAndNoActiveRun,
     /// An inspection has proven that we can manage the machine.
     Inspected,
+    /// A workflow is assigned: what will be installed is known.
+    WorkflowAssigned,
+    /// As above, with `force`, and with a reason where the workflow is the one that failed.
+    ForcedReset,
+    /// As many attempts have failed as are allowed.
+    AttemptsSpent,
+    /// The linked machine serves nobody, and no run is active on it.
+    NotInUse,
 }
 
 impl Guard {
@@ -51,6 +62,10 @@ impl Guard {
             Guard::NoActiveRun => "no active run",
             Guard::InClusterAndNoActiveRun => "no active run, and the cluster confirms membership",
             Guard::Inspected => "identity read through BMC or SSH",
+            Guard::WorkflowAssigned => "a workflow is assigned",
+            Guard::ForcedReset => "`force`, a workflow is assigned, and a comment if it is the one that failed",
+            Guard::AttemptsSpent => "the third failed attempt",
+            Guard::NotInUse => "the linked machine is not in service and has no active run",
         }
     }
 }
@@ -68,6 +83,10 @@ pub enum Deadline {
     AttemptTimeout,
     /// Ends with the run that holds the machine.
     ActiveRun,
+    /// Waits for something outside; after that long a finding says so.
+    FindingAfter(std::time::Duration),
+    /// An attempt that says nothing for so long has failed.
+    Silence(std::time::Duration),
 }
 
 impl Deadline {
@@ -78,6 +97,8 @@ impl Deadline {
             Deadline::StepBudgets => "sum of its steps' time-outs, retries and backoffs".to_owned(),
             Deadline::AttemptTimeout => "`timeout_seconds` for each attempt".to_owned(),
             Deadline::ActiveRun => "ends with the active run".to_owned(),
+            Deadline::FindingAfter(span) => format!("a finding after {} min", span.as_secs() / 60),
+            Deadline::Silence(span) => format!("an attempt without a word for {} min has failed", span.as_secs() / 60),
         }
     }
 }

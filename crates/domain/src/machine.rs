@@ -180,7 +180,7 @@ impl MachineSpec {
         }
         let mut macs = Vec::with_capacity(self.mac_addresses.len());
         for (i, mac) in self.mac_addresses.iter().enumerate() {
-            let mac = normal_mac(mac).ok_or_else(|| {
+            let mac = crate::mac::MacAddress::parse(mac).map(|mac| mac.to_string()).ok_or_else(|| {
                 Error::field(
                     &format!("spec.mac_addresses[{i}]"),
                     format!("{mac:?} is not a MAC address like aa:bb:cc:dd:ee:ff"),
@@ -242,17 +242,6 @@ pub fn check_text(field: &str, text: &str, max: usize) -> Result<(), Error> {
         return Err(Error::field(field, format!("contains the control character {bad:?}")));
     }
     Ok(())
-}
-
-fn normal_mac(text: &str) -> Option<String> {
-    let digits: String =
-        text.chars().filter(|c| !matches!(c, ':' | '-' | '.')).collect::<String>().to_ascii_lowercase();
-    let separators = text.len() - digits.len();
-    if digits.len() != 12 || !digits.chars().all(|c| c.is_ascii_hexdigit()) || !matches!(separators, 0 | 2 | 5) {
-        return None;
-    }
-    let pairs: Vec<&str> = (0..6).map(|i| &digits[2 * i..2 * i + 2]).collect();
-    Some(pairs.join(":"))
 }
 
 fn normal_uuid(text: &str) -> Option<String> {

@@ -1,0 +1,117 @@
+//! Which machine a boot node is. What a stranger claims when it boots links it to nothing by itself: at once only if we
+//! had just ordered that very machine to boot from the network; otherwise it is proposed, for whoever approves.
+
+use crate::boot_node::Claims;
+use crate::id::MachineId;
+use crate::identity::another_machine;
+use crate::mac::MacAddress;
+use crate::machine::MachineSpec;
+
+/// A machine that shares an identifier with a boot node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    pub id: MachineId,
+    pub spec: MachineSpec,
+    /// A run has just told it to boot from the network.
+    pub expected: bool,
+    /// Another boot node is linked to it already.
+    pub taken: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// It matches nothing that is known.
+    New,
+    Linked(MachineId),
+    Proposed(MachineId),
+    /// Several machines, or one of which something else contradicts: for a person to sort out.
+    Conflict(String),
+}
+
+/// `candidates` are the machines that hold its MAC, its UUID (in either byte order) or its serial number.
+pub fn link(mac: &MacAddress, claims: &Claims, candidates: &[Candidate]) -> Link {
+    match candidates {
+        [] => Link::New,
+        [one] => {
+            if let Some(why) = contradiction(mac, claims, one) {
+                return Link::Conflict(why);
+            }
+            if one.taken {
+                return Link::Conflict(format!("machine {} has another boot node", one.id));
+            }
+            if one.expected { Link::Linked(one.id.clone()) } else { Link::Proposed(one.id.clone()) }
+        }
+        several => {
+            let named: Vec<&str> = several.iter().map(|c| c.id.as_str()).collect();
+            Link::Conflict(format!("its identifiers belong to several machines: {}", named.join(", ")))
+        }
+    }
+}
+
+/// What of the record speaks against this being that machine, though something speaks for it.
+fn contradiction(mac: &MacAddress, claims: &Claims, machine: &Candidate) -> Option<String> {
+    let (spec, id) = (&machine.spec, &machine.id);
+    if let Some(why) = another_machine(spec, &claims.serial_number, &claims.system_uuid) {
+        return Some(format!("compared with machine {id}, {why}"));
+    }
+    let cards = &spec.mac_addresses;
+    let foreign = !cards.is_empty() && !cards.iter().any(|known| known == mac.as_str());
+    foreign.then(|| format!("it boots from {mac}, and machine {id} has {}", cards.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UUID: &str = "4d570000-0001-4002-8000-5254004d5800";
+    const SWAPPED: &str = "0000574D-0100-0240-8000-5254004D5800";
+
+    fn mac() -> MacAddress {
+        MacAddress::from_text("52:54:00:4d:59:01")
+    }
+
+    fn claims(serial: &str, uuid: &str) -> Claims {
+        Claims { serial_number: serial.into(), system_uuid: uuid.into(), ..Claims::default() }
+    }
+
+    fn candidate(serial: &str, uuid: &str, macs: &[&str]) -> Candidate {
+        let spec = MachineSpec {
+            serial_number: serial.into(),
+            system_uuid: uuid.into(),
+            mac_addresses: macs.iter().map(|m| (*m).to_owned()).collect(),
+            ..MachineSpec::default()
+        };
+        Candidate { id: MachineId::from_text("m-1"), spec, expected: false, taken: false }
+    }
+
+    #[test]
+    fn a_stranger_is_linked_to_nothing_by_what_it_says() {
+        let m = MachineId::from_text("m-1");
+        let known = candidate("S1", UUID, &["52:54:00:4d:59:01"]);
+        assert_eq!(link(&mac(), &claims("S1", SWAPPED), &[]), Link::New);
+        assert_eq!(link(&mac(), &claims("s1", SWAPPED), std::slice::from_ref(&known)), Link::Proposed(m.clone()));
+        let expected = Candidate { expected: true, ..known.clone() };
+        assert_eq!(link(&mac(), &claims("S1", UUID), &[expected]), Link::Linked(m));
+        let taken = Candidate { expected: true, taken: true, ..known };
+        assert!(matches!(link(&mac(), &claims("S1", UUID), &[taken]), Link::Conflict(_)));
+    }
+
+    #[test]
+    fn what_contradicts_or_is_ambiguous_is_for_a_person() {
+        let expected = |c: Candidate| Candidate { expected: true, ..c };
+        let conflict = |claims: &Claims, c: Candidate| matches!(link(&mac(), claims, &[c]), Link::Conflict(_));
+        assert!(conflict(&claims("S2", UUID), expected(candidate("S1", UUID, &[]))));
+        assert!(conflict(&claims("S1", UUID), expected(candidate("S1", "4d570000-0001-4002-8000-5254004d5801", &[]))));
+        assert!(conflict(&claims("S1", UUID), expected(candidate("S1", UUID, &["52:54:00:4d:59:02"]))));
+        let (a, mut b) = (candidate("S1", "", &[]), candidate("", UUID, &[]));
+        b.id = MachineId::from_text("m-2");
+        assert!(matches!(link(&mac(), &claims("S1", UUID), &[a, b]), Link::Conflict(_)));
+    }
+
+    #[test]
+    fn junk_names_nobody() {
+        let known = candidate("S1", UUID, &["52:54:00:4d:59:01"]);
+        let junk = claims("To be filled by O.E.M.", "00000000-0000-0000-0000-000000000000");
+        assert!(matches!(link(&mac(), &junk, &[known]), Link::Proposed(_)), "its card alone speaks for it");
+    }
+}

@@ -31,6 +31,13 @@ pub fn same_uuid(ours: &str, theirs: &str) -> bool {
     }
 }
 
+/// The other spelling of a UUID, in the usual form.
+pub fn swapped_uuid(uuid: &str) -> Option<String> {
+    let d = swapped(&digits(uuid)?);
+    let part = |from: usize, to: usize| d.get(from..to).unwrap_or_default();
+    Some(format!("{}-{}-{}-{}-{}", part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)))
+}
+
 fn digits(uuid: &str) -> Option<String> {
     let digits: String = uuid.chars().filter(|c| *c != '-').collect::<String>().to_ascii_lowercase();
     (digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit())).then_some(digits)

@@ -30,6 +30,10 @@ pub(crate) fn state<S: State>(text: &str) -> Result<S, DbError> {
     S::parse(text).ok_or_else(|| unknown(S::ENTITY, text))
 }
 
+pub(crate) fn spelt<S: State>(state: S) -> &'static str {
+    state.as_str()
+}
+
 pub(crate) fn run_type(text: &str) -> Result<Option<RunType>, DbError> {
     if text.is_empty() { Ok(None) } else { RunType::parse(text).map(Some).map_err(|_| unknown("run type", text)) }
 }

@@ -6,8 +6,8 @@ use crate::error::DbError;
 use crate::servers::Newest;
 use crate::store::{Options, connect};
 use crate::{
-    audit, census, credential, execution, idempotency, log, machine, newest, observation, pin, plan, postgres, run,
-    schema, session, step_log, sweep, switch, token,
+    audit, boot_node, boot_workflow, census, credential, execution, finding, idempotency, install_order, log, machine,
+    newest, observation, pin, plan, postgres, run, schema, session, step_log, sweep, switch, token,
 };
 use domain::Timestamp;
 
@@ -15,10 +15,14 @@ type Named<T> = &'static [(&'static str, T)];
 
 const STATEMENTS: Named<Named<&'static str>> = &[
     ("audit", audit::STATEMENTS),
+    ("boot_node", boot_node::STATEMENTS),
+    ("boot_workflow", boot_workflow::STATEMENTS),
     ("census", census::STATEMENTS),
     ("credential", credential::STATEMENTS),
     ("execution", execution::STATEMENTS),
+    ("finding", finding::STATEMENTS),
     ("idempotency", idempotency::STATEMENTS),
+    ("install_order", install_order::STATEMENTS),
     ("log", log::STATEMENTS),
     ("machine", machine::STATEMENTS),
     ("newest", newest::STATEMENTS),
@@ -35,8 +39,10 @@ const STATEMENTS: Named<Named<&'static str>> = &[
 ];
 
 const PAIRS: Named<Named<Pair>> = &[
+    ("boot_node", boot_node::PAIRS),
     ("credential", credential::PAIRS),
     ("execution", execution::PAIRS),
+    ("finding", finding::PAIRS),
     ("machine", machine::PAIRS),
     ("pin", pin::PAIRS),
     ("session", session::PAIRS),

@@ -121,6 +121,46 @@ const MIGRATIONS: &[&[&str]] = &[&[
     "CREATE TABLE pins(
         machine_id {key} NOT NULL REFERENCES machines(machine_id), pin {key} NOT NULL, endpoint {key} NOT NULL, state TEXT NOT NULL,
         value TEXT NOT NULL, version BIGINT NOT NULL, pinned_at BIGINT NOT NULL, PRIMARY KEY (machine_id, pin, endpoint))",
+], &[
+    "CREATE TABLE boot_workflows(
+        workflow_id {key} PRIMARY KEY, name TEXT NOT NULL, kernel TEXT NOT NULL, initrd TEXT NOT NULL, cmdline TEXT NOT NULL,
+        image {key} NOT NULL, image_sha256 TEXT NOT NULL, arch TEXT NOT NULL, boot_mode TEXT NOT NULL, template TEXT NOT NULL,
+        disk TEXT NOT NULL, created_at BIGINT NOT NULL, created_by TEXT NOT NULL)",
+    "CREATE TABLE install_orders(
+        order_id {key} PRIMARY KEY, node_id {key} NOT NULL, task TEXT NOT NULL, state {key} NOT NULL, version BIGINT NOT NULL,
+        workflow_id {key} NOT NULL, image TEXT NOT NULL, user_data_ref TEXT NOT NULL, opened_by TEXT NOT NULL, run_id {key},
+        step TEXT NOT NULL, opened_at BIGINT NOT NULL, attempt BIGINT NOT NULL, offered_at BIGINT, started_at BIGINT,
+        last_report_at BIGINT, progress BIGINT, log_tail TEXT NOT NULL, evidence TEXT NOT NULL, closed_at BIGINT, closed_because TEXT)",
+    // the database itself refuses a second wish for one node
+    "CREATE UNIQUE INDEX one_open_order ON install_orders(node_id) WHERE state = 'open'",
+    "CREATE INDEX open_orders ON install_orders(order_id) WHERE state = 'open'",
+    "CREATE INDEX install_orders_by_run ON install_orders(run_id) WHERE run_id IS NOT NULL",
+    "CREATE TABLE boot_nodes(
+        node_id {key} PRIMARY KEY, mac_address {key} NOT NULL, state {key} NOT NULL, version BIGINT NOT NULL,
+        workflow_id {key} NOT NULL, failed_workflow_id TEXT NOT NULL, device_group {key} NOT NULL, hostname {key} NOT NULL,
+        ip_address {key} NOT NULL, vendor {key} NOT NULL, model {key} NOT NULL, serial_number {key} NOT NULL,
+        system_uuid {key} NOT NULL, arch {key} NOT NULL, inventory TEXT NOT NULL, install_attempts BIGINT NOT NULL,
+        last_install_error TEXT, state_changed_at BIGINT NOT NULL, machine_id {key} REFERENCES machines(machine_id),
+        proposed_machine_id {key}, created_at BIGINT NOT NULL, last_seen BIGINT,
+        order_id {key} REFERENCES install_orders(order_id))",
+    // whoever comes again after it was retired is another node
+    "CREATE UNIQUE INDEX boot_nodes_by_mac ON boot_nodes(mac_address) WHERE state <> 'retired'",
+    "CREATE UNIQUE INDEX boot_nodes_by_machine ON boot_nodes(machine_id) WHERE machine_id IS NOT NULL AND state <> 'retired'",
+    "CREATE INDEX boot_nodes_by_state ON boot_nodes(state, node_id)",
+    "CREATE INDEX boot_nodes_by_serial ON boot_nodes(serial_number)",
+    "CREATE INDEX boot_nodes_by_uuid ON boot_nodes(system_uuid)",
+    // the log as the documents of network boot know it: one row for each move of a boot node
+    "CREATE VIEW node_state_logs AS SELECT CAST(sequence AS TEXT) AS id, entity_id AS node_id, from_state, to_state,
+        CASE owner WHEN 'operator' THEN 'admin' WHEN 'node' THEN 'node_report' ELSE 'system' END AS triggered_by,
+        CASE WHEN owner IN ('operator', 'executor') THEN actor END AS user_id,
+        CASE WHEN comment <> '' THEN comment END AS comment, CASE WHEN metadata <> '{}' THEN metadata END AS metadata_json,
+        {at as datetime} AS created_at
+        FROM transitions WHERE entity_kind = 'boot_node'",
+    "CREATE TABLE findings(
+        finding_id {key} PRIMARY KEY, kind {key} NOT NULL, subject {key} NOT NULL, state {key} NOT NULL, version BIGINT NOT NULL,
+        message TEXT NOT NULL, first_seen BIGINT NOT NULL, last_seen BIGINT NOT NULL, handled_by TEXT NOT NULL, comment TEXT NOT NULL)",
+    "CREATE UNIQUE INDEX findings_by_subject ON findings(subject, kind)",
+    "CREATE INDEX findings_by_state ON findings(state, finding_id)",
 ]];
 
 /// `{key}`: text compared byte by byte, so that keyset paging has one order on both databases.
@@ -129,10 +169,12 @@ fn spell(sql: &str, dialect: Dialect) -> String {
         Dialect::Sqlite => sql
             .replace("{key}", "TEXT")
             .replace("{bytes}", "BLOB")
+            .replace("{at as datetime}", "strftime('%Y-%m-%dT%H:%M:%fZ', at / 1000000.0, 'unixepoch')")
             .replace("{serial}", "INTEGER PRIMARY KEY AUTOINCREMENT"),
         Dialect::Postgres => sql
             .replace("{key}", "TEXT COLLATE \"C\"")
             .replace("{bytes}", "BYTEA")
+            .replace("{at as datetime}", "to_timestamp(at / 1000000.0)")
             .replace("{serial}", "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY"),
     }
 }

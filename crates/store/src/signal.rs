@@ -2,7 +2,7 @@
 //! "look again": the truth is in the rows, and a periodic look finds what a lost signal would have told.
 
 use crate::rising::{Follower, Rising};
-use domain::{ExecutionId, MachineId, RunId};
+use domain::{BootNodeId, ExecutionId, MachineId, RunId};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::{Notify, broadcast};
@@ -17,6 +17,8 @@ pub enum Signal {
     Output(RunId),
     /// The machine was registered, described anew, moved or let go: look at it.
     MachineChanged(MachineId),
+    /// The boot node moved, was described anew or is further on.
+    BootNodeChanged(BootNodeId),
 }
 
 /// Cancel requests that a slow engine may have to catch up with; the engine also looks by itself.
@@ -29,7 +31,8 @@ pub struct Signals {
     cancels: broadcast::Sender<ExecutionId>,
     /// Raised by every commit that wrote to the log.
     log_grew: Rising,
-    outputs: Mutex<HashMap<RunId, Rising>>,
+    outputs: Followed<RunId>,
+    boot_nodes: Followed<BootNodeId>,
     machines: broadcast::Sender<MachineId>,
 }
 
@@ -39,7 +42,8 @@ impl Signals {
             work: Notify::new(),
             cancels: broadcast::channel(CANCEL_BACKLOG).0,
             log_grew: Rising::default(),
-            outputs: Mutex::new(HashMap::new()),
+            outputs: Followed::default(),
+            boot_nodes: Followed::default(),
             machines: broadcast::channel(MACHINE_BACKLOG).0,
         }
     }
@@ -54,12 +58,8 @@ impl Signals {
                 // nobody listening is fine: the rows tell the next one who looks
                 Signal::CancelRequested(id) => drop(self.cancels.send(id)),
                 Signal::MachineChanged(id) => drop(self.machines.send(id)),
-                Signal::Output(run) => {
-                    let outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
-                    if let Some(output) = outputs.get(&run) {
-                        output.raise();
-                    }
-                }
+                Signal::Output(run) => self.outputs.raise(&run),
+                Signal::BootNodeChanged(node) => self.boot_nodes.raise(&node),
             }
         }
     }
@@ -89,9 +89,35 @@ impl Signals {
 
     /// Changes whenever the run prints or ends, in this process.
     pub fn output_of(&self, run: &RunId) -> Follower {
-        let mut outputs = self.outputs.lock().unwrap_or_else(PoisonError::into_inner);
+        self.outputs.follow(run)
+    }
+
+    /// Changes whenever the boot node does, in this process.
+    pub fn boot_node(&self, node: &BootNodeId) -> Follower {
+        self.boot_nodes.follow(node)
+    }
+}
+
+/// What somebody follows, by its id.
+struct Followed<K>(Mutex<HashMap<K, Rising>>);
+
+impl<K> Default for Followed<K> {
+    fn default() -> Self {
+        Self(Mutex::new(HashMap::new()))
+    }
+}
+
+impl<K: Clone + Eq + std::hash::Hash> Followed<K> {
+    fn raise(&self, id: &K) {
+        if let Some(rising) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(id) {
+            rising.raise();
+        }
+    }
+
+    fn follow(&self, id: &K) -> Follower {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // what nobody follows any more is forgotten
-        outputs.retain(|_, output| output.followers() > 0);
-        outputs.entry(run.clone()).or_default().follow()
+        all.retain(|_, rising| rising.followers() > 0);
+        all.entry(id.clone()).or_default().follow()
     }
 }

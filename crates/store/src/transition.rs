@@ -32,6 +32,16 @@ impl Cause {
         Self { owner: Owner::Reconciler, trigger, actor: actor.to_owned(), comment: comment.to_owned() }
     }
 
+    /// A machine that speaks for itself.
+    pub fn node(actor: &str, trigger: &'static str, comment: &str) -> Self {
+        Self { owner: Owner::Node, trigger, actor: actor.to_owned(), comment: comment.to_owned() }
+    }
+
+    /// The same, for what follows from it.
+    pub fn then(&self, trigger: &'static str) -> Self {
+        Self { trigger, ..self.clone() }
+    }
+
     pub fn owner(&self) -> Owner {
         self.owner
     }

@@ -1,0 +1,71 @@
+//! Boot workflows in the store. One is written once and never changed: what was installed with it stays known.
+
+use crate::db::{Row, Val, params};
+use crate::error::{DbError, TxResult};
+use crate::point::Point;
+use crate::tx::Tx;
+use domain::Timestamp;
+use domain::boot_workflow::BootWorkflow;
+
+macro_rules! workflow_columns {
+    () => {
+        "workflow_id, name, kernel, initrd, cmdline, image, image_sha256, arch, boot_mode, template, disk, created_at, created_by FROM boot_workflows"
+    };
+}
+
+crate::statements! {
+    GET = concat!("SELECT ", workflow_columns!(), " WHERE workflow_id = $1");
+    LIST = concat!("SELECT ", workflow_columns!(), " WHERE workflow_id > $1 ORDER BY workflow_id LIMIT $2");
+    INSERT = "INSERT INTO boot_workflows(workflow_id, name, kernel, initrd, cmdline, image, image_sha256, arch, boot_mode, template, disk, created_at, created_by) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
+}
+
+fn read(row: &Row, _: Timestamp) -> Result<BootWorkflow, DbError> {
+    Ok(BootWorkflow {
+        id: row.string(0)?,
+        name: row.string(1)?,
+        kernel: row.string(2)?,
+        initrd: row.string(3)?,
+        cmdline: row.string(4)?,
+        image: row.string(5)?,
+        image_sha256: row.string(6)?,
+        arch: row.string(7)?,
+        boot_mode: row.string(8)?,
+        template: row.string(9)?,
+        disk: row.string(10)?,
+        created_at: row.time(11)?,
+        created_by: row.string(12)?,
+    })
+}
+
+pub fn by_id(id: &str) -> Point<BootWorkflow> {
+    Point { sql: GET, params: vec![Val::from(id)], read }
+}
+
+/// In order of their ids, after `after`.
+pub fn list(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<BootWorkflow>> {
+    let now = tx.now();
+    Ok(tx.rows(LIST, params![after, limit])?.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
+}
+
+pub fn insert(tx: &mut Tx<'_>, w: &BootWorkflow) -> TxResult<()> {
+    let now = tx.now();
+    tx.exec(
+        INSERT,
+        params![
+            &w.id,
+            &w.name,
+            &w.kernel,
+            &w.initrd,
+            &w.cmdline,
+            &w.image,
+            &w.image_sha256,
+            &w.arch,
+            &w.boot_mode,
+            &w.template,
+            &w.disk,
+            now,
+            &w.created_by,
+        ],
+    )?;
+    Ok(())
+}

@@ -5,11 +5,13 @@ use prost::Message as _;
 const FILES: &[&str] = &[
     "baremetal/v1/baremetal.proto",
     "millwright/v1/audit.proto",
+    "millwright/v1/boot.proto",
     "millwright/v1/cluster.proto",
     "millwright/v1/credential.proto",
     "millwright/v1/engine.proto",
     "millwright/v1/event.proto",
     "millwright/v1/explain.proto",
+    "millwright/v1/finding.proto",
     "millwright/v1/hardware.proto",
     "millwright/v1/token.proto",
 ];

@@ -31,7 +31,7 @@ fn fields(map: serde_json::Map<String, serde_json::Value>) -> Struct {
 }
 
 /// An object of ours. A change that has no particulars is stored as its name alone.
-fn object(json: serde_json::Value) -> Option<Struct> {
+pub(crate) fn object(json: serde_json::Value) -> Option<Struct> {
     match json {
         serde_json::Value::Object(map) => Some(fields(map)),
         serde_json::Value::String(name) => {

@@ -2,6 +2,7 @@
 //! one room; REST is the same calls in JSON, made in this process.
 
 mod audit;
+mod boot;
 mod cluster;
 mod convert;
 mod credential;
@@ -11,6 +12,7 @@ mod error;
 mod event;
 mod executor;
 mod explain;
+mod finding;
 mod gate;
 mod hardware;
 pub mod json;

@@ -2,6 +2,7 @@
 //! over TLS where there is a certificate.
 
 use crate::audit::Audit;
+use crate::boot::Boot;
 use crate::cluster::Clusters;
 use crate::credential::Credentials;
 use crate::engine::Engines;
@@ -9,6 +10,7 @@ use crate::error::to_status;
 use crate::event::Events;
 use crate::executor::AtOnce;
 use crate::explain::Explain;
+use crate::finding::Findings;
 use crate::gate::gate;
 use crate::hardware::Hardware;
 use crate::machine::Machines;
@@ -123,6 +125,8 @@ fn router(
     serve!(mw::explain_service_server::ExplainServiceServer<Explain>, Explain);
     serve!(mw::hardware_service_server::HardwareServiceServer<Hardware>, Hardware);
     serve!(mw::cluster_service_server::ClusterServiceServer<Clusters>, Clusters);
+    serve!(mw::boot_service_server::BootServiceServer<Boot>, Boot);
+    serve!(mw::finding_service_server::FindingServiceServer<Findings>, Findings);
     tokio::spawn(tell_health(health, names, service.refusing(), stop.clone()));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)

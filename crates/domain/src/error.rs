@@ -52,6 +52,8 @@ reasons! {
     TokenInvalid = "TOKEN_INVALID" => Unauthenticated,
     TokenExpired = "TOKEN_EXPIRED" => Unauthenticated,
     TokenRevoked = "TOKEN_REVOKED" => Unauthenticated,
+    /// A report's token was not made by us, or for another boot node.
+    ReportTokenInvalid = "REPORT_TOKEN_INVALID" => Unauthenticated,
     /// The call asks for a higher role than the token has.
     RoleTooLow = "ROLE_TOO_LOW" => PermissionDenied,
     /// The call, or a part of what it asks, is not for tokens of one customer.
@@ -62,6 +64,9 @@ reasons! {
     ExecutionNotFound = "EXECUTION_NOT_FOUND" => NotFound,
     TokenNotFound = "TOKEN_NOT_FOUND" => NotFound,
     CredentialNotFound = "CREDENTIAL_NOT_FOUND" => NotFound,
+    BootNodeNotFound = "BOOT_NODE_NOT_FOUND" => NotFound,
+    WorkflowNotFound = "WORKFLOW_NOT_FOUND" => NotFound,
+    FindingNotFound = "FINDING_NOT_FOUND" => NotFound,
     /// Nothing of any kind has this id.
     IdNotFound = "ID_NOT_FOUND" => NotFound,
     /// REST: nothing stands at that path.
@@ -69,6 +74,7 @@ reasons! {
     /// A MAC, serial number or system UUID that another machine holds.
     IdentityTaken = "IDENTITY_TAKEN" => AlreadyExists,
     PlanExists = "PLAN_EXISTS" => AlreadyExists,
+    WorkflowExists = "WORKFLOW_EXISTS" => AlreadyExists,
     RequestIdReused = "REQUEST_ID_REUSED" => AlreadyExists,
     IdempotencyKeyReused = "IDEMPOTENCY_KEY_REUSED" => AlreadyExists,
     ActiveRun = "ACTIVE_RUN" => FailedPrecondition,
@@ -79,6 +85,12 @@ reasons! {
     /// It is out of our hands for ever.
     MachineRetired = "MACHINE_RETIRED" => FailedPrecondition,
     RunAlreadyEnded = "RUN_ALREADY_ENDED" => FailedPrecondition,
+    /// Nothing says what a boot node is to be installed with.
+    WorkflowMissing = "WORKFLOW_MISSING" => FailedPrecondition,
+    /// As many attempts have failed as are allowed: somebody must say that it is to be tried again.
+    ForceNeeded = "FORCE_NEEDED" => FailedPrecondition,
+    /// The machine serves somebody, or a run is active on it.
+    MachineInUse = "MACHINE_IN_USE" => FailedPrecondition,
     ProviderUnknown = "PROVIDER_UNKNOWN" => FailedPrecondition,
     CapabilityMissing = "CAPABILITY_MISSING" => FailedPrecondition,
     /// Machines still name it.

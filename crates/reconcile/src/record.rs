@@ -111,9 +111,14 @@ fn move_to_ready(tx: &mut Tx<'_>, machine: &Machine, look: &Look) -> TxResult<()
     let cause = Cause::reconciler(RECONCILER, INSPECTED, &format!("it has told {} who it is", look.source));
     let guard = |guard| match guard {
         Guard::Inspected if awaits_proof(machine, look) => Ok(()),
-        Guard::Inspected | Guard::None | Guard::NoActiveRun | Guard::InClusterAndNoActiveRun => {
-            Err(Error::internal("a reconciler moves only what it has inspected"))
-        }
+        Guard::Inspected
+        | Guard::None
+        | Guard::NoActiveRun
+        | Guard::InClusterAndNoActiveRun
+        | Guard::WorkflowAssigned
+        | Guard::ForcedReset
+        | Guard::AttemptsSpent
+        | Guard::NotInUse => Err(Error::internal("a reconciler moves only what it has inspected")),
     };
     machine::set_phase(tx, machine, &change, &cause, guard).map(drop)
 }

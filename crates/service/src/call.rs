@@ -44,6 +44,15 @@ impl Call {
         Arc::new(Self::new(Arc::new(Principal::system()), "system", String::new(), None))
     }
 
+    /// The same call for one of several things that it names, each of which can be repeated by itself.
+    pub(crate) fn part(&self, name: &str) -> Self {
+        let key = self.idempotency_key.as_ref().map(|key| format!("{key}/{name}"));
+        let part = Self::new(self.by.clone(), self.name, self.request_id.clone(), key);
+        drop(part.fingerprint.set(self.fingerprint().to_owned()));
+        part.about(name);
+        part
+    }
+
     /// Says what the call is about, for the audit. The first word counts.
     pub fn about(&self, target: &str) {
         drop(self.target.set(bounded(target)));

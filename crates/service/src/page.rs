@@ -3,7 +3,10 @@
 use crate::{CredentialView, RunView};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use domain::boot_node::BootNode;
+use domain::boot_workflow::BootWorkflow;
 use domain::condition::ConditionType;
+use domain::finding::Finding;
 use domain::machine::Machine;
 use domain::token::Token;
 use domain::{Error, Reason, limits};
@@ -78,6 +81,26 @@ impl Weigh for Token {
 impl Weigh for CredentialView {
     fn bytes(&self) -> usize {
         FIXED_BYTES
+    }
+}
+
+impl Weigh for BootNode {
+    fn bytes(&self) -> usize {
+        let error = self.last_install_error.as_ref().map_or(0, String::len);
+        let order = self.order.as_ref().map_or(0, |order| FIXED_BYTES + order.log_tail.len() + order.evidence.len());
+        FIXED_BYTES + self.inventory.len() + error + order
+    }
+}
+
+impl Weigh for BootWorkflow {
+    fn bytes(&self) -> usize {
+        FIXED_BYTES + self.cmdline.len() + self.template.len()
+    }
+}
+
+impl Weigh for Finding {
+    fn bytes(&self) -> usize {
+        FIXED_BYTES + self.message.len() + self.comment.len()
     }
 }
 

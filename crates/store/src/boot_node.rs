@@ -66,6 +66,7 @@ crate::statements! {
     SEEN = "UPDATE boot_nodes SET last_seen = $2 WHERE node_id = $1";
     HISTORY = "SELECT sequence, at, from_state, to_state, owner, actor, comment, metadata FROM transitions WHERE subject = $1 AND entity_kind = 'boot_node' ORDER BY sequence DESC LIMIT $2 OFFSET $3";
     HISTORY_TOTAL = "SELECT COUNT(*) FROM transitions WHERE subject = $1 AND entity_kind = 'boot_node'";
+    DISCOVERED = "SELECT COUNT(*) FROM boot_nodes WHERE state = 'discovered'";
     HOLDERS = "SELECT DISTINCT machine_id FROM machine_identifiers WHERE (kind = 'mac' AND value = $1) OR (kind = 'serial_number' AND value = $2) OR (kind = 'system_uuid' AND value IN ($3, $4)) ORDER BY machine_id LIMIT 5";
 }
 
@@ -150,6 +151,11 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, after: &str, limit: usize) -> TxRe
     let sql = format!("{LIST}{} ORDER BY n.node_id LIMIT {limit}", clause.sql);
     let now = tx.now();
     Ok(tx.rows(&sql, &clause.params)?.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
+}
+
+/// How many nobody has approved.
+pub fn count_discovered(tx: &mut Tx<'_>) -> TxResult<u64> {
+    tx.row(DISCOVERED, &[])?.map_or(Ok(0), |row| Ok(row.uint(0)?))
 }
 
 /// A node that was not there; of `node` what its first contact or its registration tells is kept.

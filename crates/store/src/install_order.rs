@@ -13,6 +13,7 @@ crate::statements! {
     INSERT = "INSERT INTO install_orders(order_id, node_id, task, state, version, workflow_id, image, user_data_ref, opened_by, run_id, step, opened_at, attempt, log_tail, evidence) VALUES ($1, $2, $3, 'open', 1, $4, $5, $6, $7, $8, $9, $10, 1, '', '')";
     UPDATE = "UPDATE install_orders SET state = $3, version = version + 1, attempt = $4, offered_at = $5, started_at = $6, last_report_at = $7, progress = $8, log_tail = $9, evidence = $10, closed_at = $11, closed_because = $12 WHERE order_id = $1 AND version = $2";
     OPEN = "SELECT node_id FROM install_orders WHERE state = 'open' AND order_id > $1 ORDER BY order_id LIMIT $2";
+    NODE_OF = "SELECT node_id FROM install_orders WHERE order_id = $1";
     OF_RUN = "SELECT node_id FROM install_orders WHERE run_id = $1 ORDER BY order_id DESC LIMIT 1";
 }
 
@@ -128,6 +129,11 @@ pub fn close(tx: &mut Tx<'_>, order: &InstallOrder, because: Closing, cause: &Ca
 pub fn open_nodes(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<BootNodeId>> {
     let rows = tx.rows(OPEN, params![after, limit])?;
     Ok(rows.iter().map(|row| row.string(0).map(BootNodeId::from_text)).collect::<Result<_, _>>()?)
+}
+
+/// The node that an order is for.
+pub fn node_of(tx: &mut Tx<'_>, order: &OrderId) -> TxResult<Option<BootNodeId>> {
+    Ok(tx.row(NODE_OF, params![order.as_str()])?.map(|row| row.string(0).map(BootNodeId::from_text)).transpose()?)
 }
 
 /// The node that a run has ordered to be installed, if it has.

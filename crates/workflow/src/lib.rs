@@ -1,6 +1,7 @@
 //! Stage bodies: what each procedure does, one file for each stage. They see providers through their
 //! capabilities and the product's rows through the store; the engine decides when they run.
 
+pub mod install;
 mod run;
 
 pub use run::{RUN_WORKFLOW, RUN_WORKFLOW_VERSION, RunWorkflow};

@@ -1,0 +1,458 @@
+//! Boot nodes: brought, assigned, approved, verified, marked, retired. What a person decides; the machines' own part is
+//! in `booting`.
+
+use crate::change::Answer;
+use crate::machines::required;
+use crate::{Call, Page, PageRequest, Service};
+use domain::boot_node::{BootNode, BootState, Claims, REGISTERED, SET_STATE};
+use domain::finding::FindingKind;
+use domain::id::check_name;
+use domain::install_order::{Closing, OrderTask};
+use domain::lifecycle::{Guard, Owner, State as _, allowed_next};
+use domain::limits::{COMMENT_MAX, TEXT_MAX};
+use domain::machine::{Machine, Phase, check_text};
+use domain::token::Role;
+use domain::{BootNodeId, Error, MacAddress, MachineId, OrderId, Reason, Timestamp};
+use serde_json::json;
+use std::sync::Arc;
+use store::boot_node::{self, Move};
+use store::install_order::{self, NewOrder};
+use store::{Cause, Tx, TxResult, boot_workflow, finding, machine};
+
+/// One that is brought before it has booted.
+#[derive(Clone, Debug, Default)]
+pub struct NewBootNode {
+    pub mac_address: String,
+    pub workflow_id: String,
+    pub group: String,
+    pub hostname: String,
+    pub machine_id: String,
+}
+
+/// What is set is changed.
+#[derive(Clone, Debug, Default)]
+pub struct BootNodeUpdate {
+    pub id: String,
+    pub workflow_id: Option<String>,
+    pub group: Option<String>,
+    pub hostname: Option<String>,
+    pub machine_id: Option<String>,
+}
+
+/// An operator's word about one boot node.
+#[derive(Clone, Debug, Default)]
+pub struct BootNodeMove {
+    pub id: String,
+    pub state: String,
+    pub comment: String,
+    /// Lifts the limit of attempts and resets the counter; nothing else.
+    pub force: bool,
+    /// It is the machine that is proposed.
+    pub link: bool,
+    /// The card of new hardware, at the end of a migration.
+    pub mac_address: Option<String>,
+}
+
+/// What became of one of several.
+#[derive(Clone, Debug)]
+pub struct BootNodeResult {
+    pub id: String,
+    pub outcome: Result<BootNode, Error>,
+}
+
+/// How many can be moved by one call.
+const BULK_MAX: usize = 1000;
+const HISTORY_DEFAULT: i32 = 50;
+const HISTORY_MAX: i32 = 200;
+
+pub(crate) fn not_found(id: &str) -> Error {
+    Error::new(Reason::BootNodeNotFound, format!("there is no boot node {id:?}")).with("node_id", id)
+}
+
+pub(crate) fn mac_of(field: &str, text: &str) -> Result<MacAddress, Error> {
+    let mac = MacAddress::parse(text)
+        .ok_or_else(|| Error::field(field, format!("{text:?} is not a MAC address like aa:bb:cc:dd:ee:ff")))?;
+    if !mac.is_a_cards() {
+        return Err(Error::field(field, format!("{mac} is no card's own address")));
+    }
+    Ok(mac)
+}
+
+impl Answer for BootNode {
+    fn id(&self) -> String {
+        self.id.to_string()
+    }
+
+    fn again(tx: &mut Tx<'_>, _: &Call, id: &str) -> TxResult<Self> {
+        Ok(tx.point(&boot_node::by_id(&BootNodeId::from_text(id)))?.ok_or_else(|| not_found(id))?)
+    }
+}
+
+/// By its id, or by its MAC address.
+fn locked(tx: &mut Tx<'_>, id: &str) -> TxResult<BootNode> {
+    let id = match MacAddress::parse(id) {
+        Some(mac) => tx.point(&boot_node::by_mac(&mac))?.ok_or_else(|| not_found(id))?.id,
+        None => BootNodeId::from_text(id),
+    };
+    Ok(boot_node::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?)
+}
+
+fn linked(tx: &mut Tx<'_>, node: &BootNode) -> TxResult<Option<Machine>> {
+    match &node.machine_id {
+        Some(id) => machine::get(tx, id),
+        None => Ok(None),
+    }
+}
+
+/// Whether a workflow is there to be assigned.
+fn check_workflow(tx: &mut Tx<'_>, id: &str) -> TxResult<()> {
+    if !id.is_empty() && tx.point(&boot_workflow::by_id(id))?.is_none() {
+        return Err(crate::workflows::not_found(id).into());
+    }
+    Ok(())
+}
+
+/// Links a node to a machine that has none.
+fn link(tx: &mut Tx<'_>, node: &BootNode, to: &str) -> TxResult<BootNode> {
+    let id = MachineId::from_text(to);
+    let there = machine::get(tx, &id)?.ok_or_else(|| crate::machines::not_found(to))?;
+    if there.phase == Phase::Retired {
+        let message = format!("machine {to} is retired; register the hardware anew");
+        return Err(Error::new(Reason::MachineRetired, message).into());
+    }
+    if let Some(other) = tx.point(&boot_node::by_machine(&id))?.filter(|other| other.id != node.id) {
+        let message =
+            format!("machine {to} is boot node {} ({}); retire that one first, or unlink it", other.id, other.mac);
+        return Err(Error::new(Reason::IdentityTaken, message).with("node_id", other.id.as_str()).into());
+    }
+    let why = format!("it was linked to machine {to}");
+    finding::gone(tx, FindingKind::IdentityConflict, node.id.as_str(), &why, "boot")?;
+    Ok(BootNode { machine_id: Some(id), proposed_machine_id: None, ..node.clone() })
+}
+
+/// What the guards of an operator's moves are judged by.
+struct Facts<'a> {
+    node: &'a BootNode,
+    machine: Option<&'a Machine>,
+    force: bool,
+    comment: &'a str,
+}
+
+impl Facts<'_> {
+    fn judge(&self, guard: Guard) -> Result<(), Error> {
+        match guard {
+            Guard::None => Ok(()),
+            Guard::WorkflowAssigned => self.workflow_assigned(),
+            Guard::ForcedReset => {
+                let next = allowed_next(Some(self.node.state), Owner::Operator).into_iter().map(BootState::as_str);
+                if !self.force {
+                    let message = format!(
+                        "boot node {} has failed {} times and is not tried again by itself; assign another workflow and repeat with force",
+                        self.node.id, self.node.install_attempts
+                    );
+                    return Err(Error::new(Reason::ForceNeeded, message).allowing(next.collect::<Vec<_>>()));
+                }
+                self.workflow_assigned()?;
+                if self.node.workflow_id == self.node.failed_workflow_id && self.comment.is_empty() {
+                    let message = format!(
+                        "boot node {} failed with workflow {:?}, which is still assigned; assign another one, or say in a comment why this one will do now",
+                        self.node.id, self.node.workflow_id
+                    );
+                    return Err(Error::new(Reason::ForceNeeded, message).allowing(next.collect::<Vec<_>>()));
+                }
+                Ok(())
+            }
+            Guard::NotInUse => self.not_in_use(),
+            Guard::NoActiveRun | Guard::InClusterAndNoActiveRun | Guard::Inspected | Guard::AttemptsSpent => {
+                Err(Error::internal("not a guard of an operator's move of a boot node"))
+            }
+        }
+    }
+
+    fn workflow_assigned(&self) -> Result<(), Error> {
+        if self.node.workflow_id.is_empty() {
+            let message = format!(
+                "nothing says what boot node {} is to be installed with; assign a workflow first: PATCH /api/v1/nodes/{} or 'millwright boot assign'",
+                self.node.id, self.node.id
+            );
+            return Err(Error::new(Reason::WorkflowMissing, message));
+        }
+        Ok(())
+    }
+
+    fn not_in_use(&self) -> Result<(), Error> {
+        let Some(machine) = self.machine else { return Ok(()) };
+        let why = match (&machine.active_run, machine.phase) {
+            (Some(run), _) => format!("run {} is active on it; wait for its end or cancel it", run.id),
+            (None, Phase::InService) => "it is IN_SERVICE; take it out of service first".to_owned(),
+            (
+                None,
+                Phase::FactoryReady
+                | Phase::Ready
+                | Phase::Provisioning
+                | Phase::Maintenance
+                | Phase::Rma
+                | Phase::Retired,
+            ) => return Ok(()),
+        };
+        let message = format!("boot node {} is machine {}, which is in use: {why}", self.node.id, machine.id);
+        Err(Error::new(Reason::MachineInUse, message).with("machine_id", machine.id.as_str()))
+    }
+}
+
+impl Service {
+    pub async fn create_boot_node(&self, call: &Arc<Call>, new: NewBootNode) -> Result<BootNode, Error> {
+        let mac = mac_of("mac_address", &new.mac_address)?;
+        check_text("hostname", &new.hostname, TEXT_MAX)?;
+        if !new.group.is_empty() {
+            check_name("group", &new.group)?;
+        }
+        let id = BootNodeId::generate(self.store().ambient().uuid());
+        let (key, by) = (mac.to_string(), call.by.name.clone());
+        self.change(call, &key, move |tx| {
+            if let Some(there) = tx.point(&boot_node::by_mac(&mac))? {
+                let message = format!("{mac} is boot node {}", there.id);
+                return Err(Error::new(Reason::IdentityTaken, message).with("node_id", there.id.as_str()).into());
+            }
+            check_workflow(tx, &new.workflow_id)?;
+            let fresh = fresh(&id, &mac, tx.now());
+            let claims = Claims { hostname: new.hostname.clone(), ..Claims::default() };
+            let node = BootNode { workflow_id: new.workflow_id.clone(), group: new.group.clone(), claims, ..fresh };
+            let node = match new.machine_id.as_str() {
+                "" => node,
+                machine => link(tx, &node, machine)?,
+            };
+            boot_node::insert(tx, &node, &Cause::operator(&by, REGISTERED, ""))
+        })
+        .await
+    }
+
+    /// By its id, or by its MAC address.
+    pub async fn get_boot_node(&self, id: &str) -> Result<BootNode, Error> {
+        let id = required("id", id)?;
+        let point = match MacAddress::parse(&id) {
+            Some(mac) => boot_node::by_mac(&mac),
+            None => boot_node::by_id(&BootNodeId::from_text(id.as_str())),
+        };
+        self.store().point(point).await?.ok_or_else(|| not_found(&id))
+    }
+
+    pub async fn list_boot_nodes(&self, request: &PageRequest) -> Result<Page<BootNode>, Error> {
+        let size = request.size()?;
+        let filter = boot_node::FILTER.parse(&request.filter)?;
+        let after = request.cursor("nodes")?;
+        let items = self.store().read(move |tx| boot_node::list(tx, &filter, &after, size + 1)).await?;
+        Ok(request.page("nodes", items, size, |node| node.id.to_string()))
+    }
+
+    pub async fn update_boot_node(&self, call: &Arc<Call>, update: BootNodeUpdate) -> Result<BootNode, Error> {
+        if let Some(hostname) = &update.hostname {
+            check_text("hostname", hostname, TEXT_MAX)?;
+        }
+        if let Some(group) = update.group.as_deref().filter(|group| !group.is_empty()) {
+            check_name("group", group)?;
+        }
+        let key = required("id", &update.id)?;
+        self.change(call, &key, move |tx| {
+            let there = locked(tx, &update.id)?;
+            let mut node = there.clone();
+            if let Some(workflow) = &update.workflow_id {
+                check_workflow(tx, workflow)?;
+                node.workflow_id.clone_from(workflow);
+            }
+            if let Some(group) = &update.group {
+                node.group.clone_from(group);
+            }
+            if let Some(hostname) = &update.hostname {
+                node.claims.hostname.clone_from(hostname);
+            }
+            match update.machine_id.as_deref() {
+                None => {}
+                Some("") => node.machine_id = None,
+                Some(machine) => node = link(tx, &node, machine)?,
+            }
+            if node != there {
+                boot_node::save(tx, &node)?;
+            }
+            <BootNode as Answer>::again(tx, &Call::system(), there.id.as_str())
+        })
+        .await
+    }
+
+    pub async fn move_boot_node(&self, call: &Arc<Call>, change: BootNodeMove) -> Result<BootNode, Error> {
+        let to = BootState::parse(&change.state).ok_or_else(|| {
+            let known: Vec<&str> = BootState::ALL.iter().map(|state| state.as_str()).collect();
+            let message = format!("{:?} is no state; there are {}", change.state, known.join(", "));
+            Error::field("state", message).allowing(known)
+        })?;
+        check_text("comment", &change.comment, COMMENT_MAX)?;
+        if to == BootState::Retired {
+            call.needs(Role::Admin, "retiring a boot node")?;
+        }
+        let mac = change.mac_address.as_deref().map(|mac| mac_of("mac_address", mac)).transpose()?;
+        let order = OrderId::generate(self.store().ambient().uuid());
+        let (key, by) = (required("id", &change.id)?, call.by.name.clone());
+        self.change(call, &key, move |tx| {
+            let there = locked(tx, &change.id)?;
+            let cause = Cause::operator(&by, SET_STATE, &change.comment);
+            decided(tx, &there, to, &change, mac.as_ref(), &order, &cause)
+        })
+        .await
+    }
+
+    /// Each by itself: one that is refused holds up none of the others.
+    pub async fn move_boot_nodes(
+        &self,
+        call: &Arc<Call>,
+        ids: &[String],
+        change: &BootNodeMove,
+    ) -> Result<Vec<BootNodeResult>, Error> {
+        if ids.is_empty() || ids.len() > BULK_MAX {
+            return Err(Error::field("ids", format!("has {} entries; use 1 to {BULK_MAX}", ids.len())));
+        }
+        let mut results = Vec::with_capacity(ids.len());
+        for id in ids {
+            // a key of its own for each, so that the whole can be repeated
+            let call = Arc::new(call.part(id));
+            let outcome = self.move_boot_node(&call, BootNodeMove { id: id.clone(), ..change.clone() }).await;
+            results.push(BootNodeResult { id: id.clone(), outcome });
+        }
+        Ok(results)
+    }
+
+    /// The newest first, and how many there are in all.
+    pub async fn boot_node_history(
+        &self,
+        id: &str,
+        limit: Option<i32>,
+        offset: i32,
+    ) -> Result<(Vec<Move>, u64), Error> {
+        let limit = limit.unwrap_or(HISTORY_DEFAULT);
+        if !(1..=HISTORY_MAX).contains(&limit) {
+            return Err(Error::field("limit", format!("{limit} is not within 1 to {HISTORY_MAX}")));
+        }
+        let offset = usize::try_from(offset).map_err(|_| Error::field("offset", "must not be negative"))?;
+        let limit = usize::try_from(limit).unwrap_or(1);
+        let node = self.get_boot_node(id).await?;
+        self.store().read(move |tx| boot_node::history(tx, &node.id, limit, offset)).await
+    }
+}
+
+/// A node that has just come to be.
+pub(crate) fn fresh(id: &BootNodeId, mac: &MacAddress, now: Timestamp) -> BootNode {
+    BootNode {
+        id: id.clone(),
+        mac: mac.clone(),
+        state: BootState::Discovered,
+        version: 1,
+        workflow_id: String::new(),
+        failed_workflow_id: String::new(),
+        group: String::new(),
+        claims: Claims::default(),
+        inventory: String::new(),
+        install_attempts: 0,
+        last_install_error: None,
+        state_changed_at: now,
+        machine_id: None,
+        proposed_machine_id: None,
+        created_at: now,
+        last_seen: None,
+        order: None,
+    }
+}
+
+/// Makes an operator's move, and what belongs to it.
+fn decided(
+    tx: &mut Tx<'_>,
+    there: &BootNode,
+    to: BootState,
+    change: &BootNodeMove,
+    mac: Option<&MacAddress>,
+    order: &OrderId,
+    cause: &Cause,
+) -> TxResult<BootNode> {
+    let mut node = there.clone();
+    if change.link {
+        let proposed = node.proposed_machine_id.clone().ok_or_else(|| {
+            Error::new(Reason::NotConfirmed, format!("no machine is proposed for boot node {}", node.id))
+        })?;
+        node = link(tx, &node, proposed.as_str())?;
+    }
+    if let Some(mac) = mac {
+        if there.state != BootState::Migrating || to != BootState::Active {
+            return Err(Error::field("mac_address", "another card belongs to the end of a migration only").into());
+        }
+        if let Some(other) = tx.point(&boot_node::by_mac(mac))?.filter(|other| other.id != node.id) {
+            let message = format!("{mac} is boot node {}; retire that one first", other.id);
+            return Err(Error::new(Reason::IdentityTaken, message).with("node_id", other.id.as_str()).into());
+        }
+        node.mac = mac.clone();
+    }
+    let machine = linked(tx, &node)?;
+    let facts = Facts { node: &node, machine: machine.as_ref(), force: change.force, comment: &change.comment };
+    let mut after = BootNode { state: to, ..node.clone() };
+    let mut metadata = json!({});
+    match to {
+        BootState::Pending => {
+            if there.state == BootState::Pending && there.open_order().is_none() {
+                // called off, or never ordered: the same node is to be tried again
+                facts.workflow_assigned()?;
+                return open(tx, &node, OrderTask::Install, order, cause);
+            }
+            after.install_attempts = 0;
+            after.last_install_error = None;
+            metadata = json!({ "workflow_id": node.workflow_id });
+            if change.force {
+                metadata["force"] = json!(true);
+                metadata["attempts"] = json!(there.install_attempts);
+            }
+        }
+        BootState::Retired => {
+            if let Some(open) = there.open_order() {
+                facts.not_in_use()?;
+                let _ = install_order::close(tx, open, Closing::Retired, cause)?;
+            }
+            after.machine_id = None;
+        }
+        BootState::Deprovisioning
+        | BootState::Discovered
+        | BootState::Installing
+        | BootState::InstallFailed
+        | BootState::Installed
+        | BootState::Active
+        | BootState::Reprovision
+        | BootState::Migrating => {}
+    }
+    let moved = boot_node::move_to(tx, &node, &after, &metadata, cause, |guard| facts.judge(guard))?;
+    if moved.state == there.state {
+        return Ok(moved);
+    }
+    tracing::info!(node = %moved.id, mac = %moved.mac, from = %there.state, to = %to, by = cause.actor, "a boot node moved");
+    match to {
+        BootState::Pending => {
+            finding::gone(tx, FindingKind::InstallFailed, moved.id.as_str(), "it was reset", "boot")?;
+            open(tx, &moved, OrderTask::Install, order, cause)
+        }
+        BootState::Deprovisioning => open(tx, &moved, OrderTask::Erase, order, cause),
+        BootState::Discovered
+        | BootState::Installing
+        | BootState::InstallFailed
+        | BootState::Installed
+        | BootState::Active
+        | BootState::Reprovision
+        | BootState::Migrating
+        | BootState::Retired => Ok(moved),
+    }
+}
+
+fn open(tx: &mut Tx<'_>, node: &BootNode, task: OrderTask, order: &OrderId, cause: &Cause) -> TxResult<BootNode> {
+    let new = NewOrder {
+        id: order.clone(),
+        task,
+        workflow_id: node.workflow_id.clone(),
+        image: String::new(),
+        user_data_ref: String::new(),
+        run: None,
+    };
+    workflow::install::order(tx, node, &new, cause)
+}

@@ -1,0 +1,408 @@
+//! The machines' own door: what one that boots from the network is served, and what its installer reports. Nobody here
+//! has an account; whoever serves an installer's bytes has made a token for that one attempt.
+
+use crate::boot_nodes::{fresh, mac_of, not_found};
+use crate::report_tokens::{self, Attempt};
+use crate::{Service, workflows};
+use domain::boot_decision::{Serve, Setup, decide};
+use domain::boot_node::{BOOTED, BOOTED_AGAIN, BootNode, Claims};
+use domain::boot_workflow::BootWorkflow;
+use domain::finding::FindingKind;
+use domain::identity::{tells, uuid_tells};
+use domain::install_order::{InstallOrder, OrderTask};
+use domain::install_report::{Effect, Ignored, Said};
+use domain::link::{Candidate, Link, link};
+use domain::machine::{Labels, MachineSpec, Phase, REGISTERED};
+use domain::{BootNodeId, Error, FindingId, MacAddress, MachineId, Reason};
+use std::collections::BTreeSet;
+use std::time::Duration;
+use store::{Caller, Cause, Tx, TxResult, boot_node, boot_workflow, finding, install_order, machine};
+use workflow::install::{Told, fail_attempt};
+
+/// How the boot service is set up.
+#[derive(Clone, Debug, Default)]
+pub struct BootSetup {
+    pub serves: Setup,
+    /// Groups whose nodes are `active` as soon as they are installed.
+    pub promoted_groups: BTreeSet<String>,
+    /// Nodes that nobody has approved; beyond that strangers are not written down.
+    pub discovered_max: usize,
+    /// What drives a machine that is found; empty: nothing, until somebody says.
+    pub provider: String,
+}
+
+/// A machine that asks what to boot.
+#[derive(Clone, Debug, Default)]
+pub struct BootRequest {
+    pub mac: String,
+    pub claims: Claims,
+}
+
+/// What it is served, and what is known of it.
+#[derive(Clone, Debug)]
+pub struct Booting {
+    pub node: BootNode,
+    pub serve: Serve,
+    /// Of the open order.
+    pub workflow: Option<BootWorkflow>,
+    /// Of this attempt, where an installer is served.
+    pub token: Option<String>,
+}
+
+/// What an installer or a discovery boot sends.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    pub mac: String,
+    pub token: Option<String>,
+    pub claims: Claims,
+    pub status: Option<String>,
+    pub progress: Option<i64>,
+    pub error: Option<String>,
+    pub lines: Vec<String>,
+    /// What a discovery boot has found, as JSON.
+    pub inventory: Option<String>,
+    /// What an erasure proves itself by, as JSON.
+    pub evidence: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reported {
+    pub applied: bool,
+    pub state: &'static str,
+    pub reason: &'static str,
+}
+
+/// What is kept of one report's lines, and of its documents.
+const LINES_MAX: usize = 200;
+const LINE_MAX: usize = 1024;
+const DOCUMENT_MAX: usize = 64 * 1024;
+const CLAIM_MAX: usize = 128;
+/// To be seen again within this is no news.
+const SEEN_EVERY: Duration = Duration::from_secs(60);
+
+/// What a stranger says of itself may be anything: what is kept is short, and printable.
+fn kept(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(CLAIM_MAX).collect::<String>().trim().to_owned()
+}
+
+fn kept_claims(claims: &Claims) -> Claims {
+    Claims {
+        hostname: kept(&claims.hostname),
+        ip_address: kept(&claims.ip_address),
+        vendor: kept(&claims.vendor),
+        model: kept(&claims.model),
+        serial_number: kept(&claims.serial_number),
+        system_uuid: kept(&claims.system_uuid).to_ascii_lowercase(),
+        arch: kept(&claims.arch),
+    }
+}
+
+fn caller() -> Caller {
+    Caller::new("machines")
+}
+
+impl Service {
+    /// Decides what a machine boots. The first contact of an unknown one writes it down.
+    pub async fn boot(&self, request: &BootRequest, setup: &BootSetup) -> Result<Booting, Error> {
+        let mac = mac_of("mac", &request.mac)?;
+        let claims = kept_claims(&request.claims);
+        let mut node = match self.store().point(boot_node::by_mac(&mac)).await? {
+            Some(node) => self.seen_booting(node, &claims).await?,
+            None => self.discovered(&mac, claims, setup).await?,
+        };
+        // an attempt that ended with this boot is counted once, and then there is another answer
+        for _ in 0..2 {
+            let workflow = self.workflow_of(&node).await?;
+            let serve = decide(&node, workflow.as_ref(), setup.serves);
+            match serve {
+                Serve::AttemptLost => node = self.attempt_lost(&node).await?,
+                Serve::Installer { .. } => {
+                    let (node, token) = self.offer(&node).await?;
+                    return Ok(Booting { node, serve, workflow, token: Some(token) });
+                }
+                Serve::LocalDisk { .. } | Serve::Discover | Serve::Wait { .. } | Serve::Error { .. } => {
+                    return Ok(Booting { node, serve, workflow, token: None });
+                }
+            }
+        }
+        let why = "its attempt ends again and again; wait a moment".to_owned();
+        Ok(Booting { node, serve: Serve::Error { why }, workflow: None, token: None })
+    }
+
+    async fn workflow_of(&self, node: &BootNode) -> Result<Option<BootWorkflow>, Error> {
+        match node.open_order() {
+            Some(order) => self.store().point(boot_workflow::by_id(&order.workflow_id)).await,
+            None => Ok(None),
+        }
+    }
+
+    async fn seen_booting(&self, node: BootNode, claims: &Claims) -> Result<BootNode, Error> {
+        let now = self.now();
+        let said = claims.clone().over(&node.claims);
+        let recently = node.last_seen.is_some_and(|at| now.since(at) < SEEN_EVERY);
+        if said == node.claims && recently {
+            return Ok(node);
+        }
+        let id = node.id.clone();
+        self.store()
+            .write(&caller(), id.clone().as_str(), move |tx| {
+                let there = boot_node::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?;
+                if said == there.claims {
+                    boot_node::seen(tx, &id)?;
+                } else {
+                    boot_node::save(tx, &BootNode { claims: said.clone(), last_seen: Some(tx.now()), ..there })?;
+                }
+                Ok(tx.point(&boot_node::by_id(&id))?.ok_or_else(|| not_found(id.as_str()))?)
+            })
+            .await
+    }
+
+    async fn discovered(&self, mac: &MacAddress, claims: Claims, setup: &BootSetup) -> Result<BootNode, Error> {
+        let ambient = self.store().ambient();
+        let (id, machine_id) = (BootNodeId::generate(ambient.uuid()), MachineId::generate(ambient.uuid()));
+        let finding = FindingId::generate(ambient.uuid());
+        let (mac, setup) = (mac.clone(), setup.clone());
+        self.store()
+            .write(&caller(), mac.clone().as_str(), move |tx| {
+                if let Some(there) = tx.point(&boot_node::by_mac(&mac))? {
+                    return Ok(there);
+                }
+                let strangers = boot_node::count_discovered(tx)?;
+                if strangers >= setup.discovered_max as u64 {
+                    let message = format!("{strangers} boot nodes wait for somebody to approve them; retire those that are junk, or raise netboot.discovered_max");
+                    return Err(Error::new(Reason::LimitReached, message).into());
+                }
+                let now = tx.now();
+                let node = BootNode { claims: claims.clone(), last_seen: Some(now), ..fresh(&id, &mac, now) };
+                let (node, conflict) = linked(tx, node, &machine_id, &setup.provider)?;
+                let node = boot_node::insert(tx, &node, &Cause::node(mac.as_str(), BOOTED, ""))?;
+                if let Some(why) = conflict {
+                    let kind = FindingKind::IdentityConflict;
+                    finding::raise(tx, finding.clone(), kind, node.id.as_str(), &why, "boot")?;
+                }
+                tracing::info!(node = %node.id, mac = %mac, machine = ?node.machine_id, proposed = ?node.proposed_machine_id, "a machine has booted from the network for the first time");
+                Ok(node)
+            })
+            .await
+    }
+
+    /// The attempt that had begun has ended: it asks again what to boot.
+    async fn attempt_lost(&self, node: &BootNode) -> Result<BootNode, Error> {
+        let finding = FindingId::generate(self.store().ambient().uuid());
+        let (id, lost) = (node.id.clone(), node.open_order().map(|order| (order.id.clone(), order.attempt)));
+        let mac = node.mac.clone();
+        self.store()
+            .write(&caller(), id.clone().as_str(), move |tx| {
+                let there = boot_node::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?;
+                let now = there.open_order().map(|order| (order.id.clone(), order.attempt));
+                if now != lost || there.open_order().is_some_and(|order| order.started_at.is_none()) {
+                    return Ok(there);
+                }
+                let cause = Cause::node(mac.as_str(), BOOTED_AGAIN, "");
+                let error = "the machine booted again before its installer had reported an end";
+                fail_attempt(tx, &there, error, &finding, &cause)
+            })
+            .await
+    }
+
+    /// Hands out the installer of an attempt, with its token.
+    async fn offer(&self, node: &BootNode) -> Result<(BootNode, String), Error> {
+        let Some(order) = node.open_order() else { return Err(Error::internal("no order is open")) };
+        let key = self.inner.vault.key().await?;
+        let token = report_tokens::make(&key, &attempt_of(node, order));
+        if order.offered_at.is_some() {
+            return Ok((node.clone(), token));
+        }
+        let id = node.id.clone();
+        let offered = self
+            .store()
+            .write(&caller(), id.clone().as_str(), move |tx| {
+                let there = boot_node::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?;
+                if let Some(order) = there.open_order() {
+                    let now = tx.now();
+                    install_order::save(tx, &InstallOrder { offered_at: Some(now), ..order.clone() })?;
+                }
+                finding::gone(tx, FindingKind::NotBooted, id.as_str(), "it has booted from the network", "boot")?;
+                Ok(tx.point(&boot_node::by_id(&id))?.ok_or_else(|| not_found(id.as_str()))?)
+            })
+            .await?;
+        Ok((offered, token))
+    }
+
+    /// Whom a token was made for: the node, its order, and whether that order and attempt are still what is under way.
+    async fn bearer(&self, token: &str, node: Option<&BootNode>) -> Result<(BootNodeId, OrderAttempt), Error> {
+        let invalid =
+            || Error::new(Reason::ReportTokenInvalid, "this token was not made by this server, or for another machine");
+        let (order, number) = report_tokens::read(token).ok_or_else(invalid)?;
+        let of = self.store().read({
+            let order = order.clone();
+            move |tx| install_order::node_of(tx, &order)
+        });
+        let id = of.await?.ok_or_else(invalid)?;
+        let attempt = Attempt { node: id.clone(), order: order.clone(), number };
+        let foreign = node.is_some_and(|node| node.id != id);
+        if foreign || !report_tokens::is_good(self.inner.vault.keys(), token, &attempt) {
+            return Err(invalid());
+        }
+        Ok((id, OrderAttempt { order, number }))
+    }
+
+    /// Takes a report. What does not fit is answered, changes nothing and can be seen in the log.
+    pub async fn report(&self, report: Report, setup: &BootSetup) -> Result<Reported, Error> {
+        let mac = mac_of("mac_address", &report.mac)?;
+        let said = report.status.as_deref().map(Said::parse).transpose()?;
+        let progress = match report.progress {
+            Some(percent @ 0..=100) => u8::try_from(percent).ok(),
+            Some(other) => {
+                return Err(Error::field("installation_progress", format!("{other} is not within 0 to 100")));
+            }
+            None => None,
+        };
+        for (field, text) in [("facts", &report.inventory), ("evidence", &report.evidence)] {
+            if text.as_ref().is_some_and(|text| text.len() > DOCUMENT_MAX) {
+                return Err(Error::field(field, format!("has more than {DOCUMENT_MAX} bytes")));
+            }
+        }
+        if report.lines.len() > LINES_MAX {
+            return Err(Error::field("log_lines", format!("has {} entries, at most {LINES_MAX}", report.lines.len())));
+        }
+        let node = self.store().point(boot_node::by_mac(&mac)).await?.ok_or_else(|| not_found(mac.as_str()))?;
+        let bearer = match &report.token {
+            None => None,
+            Some(token) => match self.bearer(token, Some(&node)).await {
+                Ok((_, attempt)) => Some(attempt),
+                Err(e) => {
+                    self.audit_stranger("report", "", &e).await;
+                    return Err(e);
+                }
+            },
+        };
+        let told = Told {
+            said,
+            progress,
+            error: report.error.unwrap_or_default(),
+            lines: report
+                .lines
+                .iter()
+                .map(|line| line.chars().filter(|c| !c.is_control()).take(LINE_MAX).collect())
+                .collect(),
+            evidence: report.evidence.unwrap_or_default(),
+            finding: FindingId::generate(self.store().ambient().uuid()),
+            promote: setup.promoted_groups.contains(&node.group),
+        };
+        let (claims, inventory) = (kept_claims(&report.claims), report.inventory);
+        let id = node.id.clone();
+        let (node, effect) = self
+            .store()
+            .write(&caller(), id.clone().as_str(), move |tx| {
+                let there = boot_node::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?;
+                let there = described(tx, there, &claims, inventory.as_deref())?;
+                match &bearer {
+                    None => Ok((there, Effect::Nothing(Ignored::NoToken))),
+                    Some(of) if there.order.as_ref().is_none_or(|order| order.id != of.order) => {
+                        Ok((there, Effect::Nothing(Ignored::OrderClosed)))
+                    }
+                    Some(of) => workflow::install::report(tx, &there, of.number, &told),
+                }
+            })
+            .await?;
+        let (applied, reason) = match effect {
+            Effect::Begins | Effect::BeginsAgain | Effect::Progresses(_) | Effect::Completes | Effect::Fails(_) => {
+                (true, "")
+            }
+            Effect::Nothing(why) => (false, why.as_str()),
+        };
+        let state = domain::lifecycle::State::as_str(node.state);
+        tracing::info!(node = %node.id, mac = %node.mac, said = said.map_or("", Said::as_str), applied, reason, state, "a machine has reported");
+        Ok(Reported { applied, state, reason })
+    }
+
+    /// What the bearer of an installation's token is to do.
+    pub async fn ordered(&self, token: &str) -> Result<Ordered, Error> {
+        let (id, of) = self.bearer(token, None).await?;
+        let node = self.store().point(boot_node::by_id(&id)).await?.ok_or_else(|| not_found(id.as_str()))?;
+        let order = node.open_order().filter(|order| order.id == of.order && order.attempt == of.number).cloned();
+        let Some(order) = order else {
+            let message =
+                format!("the attempt that this token was made for has ended; boot node {} is {}", node.id, node.state);
+            return Err(Error::new(Reason::IllegalTransition, message).with("reason", Ignored::OrderClosed.as_str()));
+        };
+        let workflow = match order.task {
+            OrderTask::Erase => None,
+            OrderTask::Install => {
+                let found = self.store().point(boot_workflow::by_id(&order.workflow_id)).await?;
+                Some(found.ok_or_else(|| workflows::not_found(&order.workflow_id))?)
+            }
+        };
+        Ok(Ordered { node, order, workflow })
+    }
+}
+
+/// What the bearer of a token is to do.
+#[derive(Clone, Debug)]
+pub struct Ordered {
+    pub node: BootNode,
+    pub order: InstallOrder,
+    pub workflow: Option<BootWorkflow>,
+}
+
+/// What a token was made for.
+#[derive(Clone, Debug)]
+struct OrderAttempt {
+    order: domain::OrderId,
+    number: u32,
+}
+
+fn attempt_of(node: &BootNode, order: &InstallOrder) -> Attempt {
+    Attempt { node: node.id.clone(), order: order.id.clone(), number: order.attempt }
+}
+
+/// What it says of itself now.
+fn described(tx: &mut Tx<'_>, node: BootNode, claims: &Claims, inventory: Option<&str>) -> TxResult<BootNode> {
+    let said = claims.clone().over(&node.claims);
+    let inventory = inventory.map_or_else(|| node.inventory.clone(), str::to_owned);
+    if said == node.claims && inventory == node.inventory {
+        boot_node::seen(tx, &node.id)?;
+        return Ok(node);
+    }
+    let now = tx.now();
+    boot_node::save(tx, &BootNode { claims: said, inventory, last_seen: Some(now), ..node.clone() })?;
+    Ok(tx.point(&boot_node::by_id(&node.id))?.unwrap_or(node))
+}
+
+/// Which machine it is: a new one, one that we expected, one that a person must confirm, or a conflict.
+fn linked(tx: &mut Tx<'_>, node: BootNode, new: &MachineId, provider: &str) -> TxResult<(BootNode, Option<String>)> {
+    let mut candidates = Vec::new();
+    for id in boot_node::candidates(tx, &node)? {
+        let Some(there) = machine::get(tx, &id)? else { continue };
+        let taken = tx.point(&boot_node::by_machine(&id))?.is_some();
+        // a run has hold of it, and has had it boot from the network
+        let expected = there.active_run.is_some() && there.phase == Phase::Provisioning;
+        candidates.push(Candidate { id, spec: there.spec, expected, taken });
+    }
+    match link(&node.mac, &node.claims, &candidates) {
+        Link::Linked(id) => Ok((BootNode { machine_id: Some(id), ..node }, None)),
+        Link::Proposed(id) => Ok((BootNode { proposed_machine_id: Some(id), ..node }, None)),
+        Link::Conflict(why) => Ok((node, Some(why))),
+        Link::New => {
+            let said = |text: &str, tells: bool| if tells { text.to_owned() } else { String::new() };
+            let spec = MachineSpec {
+                provider: provider.to_owned(),
+                serial_number: said(&node.claims.serial_number, tells(&node.claims.serial_number)),
+                system_uuid: said(&node.claims.system_uuid, uuid_tells(&node.claims.system_uuid)),
+                mac_addresses: vec![node.mac.to_string()],
+                ..MachineSpec::default()
+            };
+            // what it claims may not be spelt as a record must be: then its card alone names it
+            let plain = MachineSpec {
+                mac_addresses: vec![node.mac.to_string()],
+                provider: provider.to_owned(),
+                ..MachineSpec::default()
+            };
+            let spec = spec.normalized().unwrap_or(plain);
+            let cause = Cause::operator("boot", REGISTERED, "it has booted from the network for the first time");
+            let made = machine::insert(tx, new, &spec, &Labels::new(), &cause)?;
+            Ok((BootNode { machine_id: Some(made.id), ..node }, None))
+        }
+    }
+}

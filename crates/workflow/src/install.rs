@@ -1,0 +1,220 @@
+//! An installation by network boot, as its rows see it: ordered, begun, reported, failed, called off. Each is one piece of
+//! a transaction; the machine itself does the work between them.
+
+use domain::boot_node::{BootNode, BootState, CANCELED, COMPLETE, ERASED, PROMOTED, STARTED};
+use domain::finding::FindingKind;
+use domain::install_order::{Closing, InstallOrder, OrderTask};
+use domain::install_report::{Effect, Ignored, Said, effect, is_spent};
+use domain::lifecycle::Guard;
+use domain::limits::short;
+use domain::{Error, FindingId};
+use serde_json::json;
+use store::install_order::{self, NewOrder};
+use store::{Cause, Tx, TxResult, boot_node, finding, step_log};
+
+/// In whose name what follows by itself is done.
+const SYSTEM: &str = "boot";
+/// What is kept of an installer's own lines beside the order.
+const LOG_TAIL_MAX: usize = 8 * 1024;
+
+/// One report of an installer that has shown its token.
+#[derive(Clone, Debug)]
+pub struct Told {
+    pub said: Option<Said>,
+    pub progress: Option<u8>,
+    pub error: String,
+    /// The installer's own lines since the last report.
+    pub lines: Vec<String>,
+    /// What an erasure proves itself by, as JSON.
+    pub evidence: String,
+    /// For a finding, if one must be made.
+    pub finding: FindingId,
+    /// The setting of its group: an installation that is complete needs nobody's word.
+    pub promote: bool,
+}
+
+fn unguarded(guard: Guard) -> Result<(), Error> {
+    match guard {
+        Guard::None | Guard::AttemptsSpent => Ok(()),
+        Guard::NoActiveRun
+        | Guard::InClusterAndNoActiveRun
+        | Guard::Inspected
+        | Guard::WorkflowAssigned
+        | Guard::ForcedReset
+        | Guard::NotInUse => Err(Error::internal("a machine's own moves have no such guard")),
+    }
+}
+
+/// Opens an order for a node, which is where it must be.
+pub fn order(tx: &mut Tx<'_>, node: &BootNode, new: &NewOrder, cause: &Cause) -> TxResult<BootNode> {
+    boot_node::open_order(tx, node, new, cause)
+}
+
+/// What a report does. The attempt is what its token was made for.
+pub fn report(tx: &mut Tx<'_>, node: &BootNode, attempt: u32, told: &Told) -> TxResult<(BootNode, Effect)> {
+    let open = node.open_order().filter(|order| order.attempt == attempt).cloned();
+    let happens = match told.said {
+        Some(said) => effect(node.state, node.install_attempts, node.order.as_ref(), attempt, said, told.progress),
+        None => Effect::Nothing(Ignored::NoStatus),
+    };
+    let node = match (&open, told.lines.is_empty()) {
+        (Some(order), false) => keep_lines(tx, node, order, &told.lines)?,
+        (Some(_) | None, _) => node.clone(),
+    };
+    let Some(order) = node.open_order().cloned() else { return Ok((node, happens)) };
+    let by = |trigger| Cause::node(node.mac.as_str(), trigger, "");
+    let now = tx.now();
+    let after = match happens {
+        Effect::Nothing(_) => node.clone(),
+        Effect::Begins | Effect::BeginsAgain => {
+            let begun =
+                InstallOrder { started_at: Some(now), last_report_at: Some(now), progress: Some(0), ..order.clone() };
+            install_order::save(tx, &begun)?;
+            finding::gone(tx, FindingKind::NotBooted, node.id.as_str(), "it has booted its installer", SYSTEM)?;
+            if happens == Effect::Begins {
+                let after = BootNode {
+                    state: BootState::Installing,
+                    install_attempts: 0,
+                    last_install_error: None,
+                    ..node.clone()
+                };
+                let metadata = json!({ "attempt": attempt, "workflow_id": order.workflow_id });
+                boot_node::move_to(tx, &node, &after, &metadata, &by(STARTED), unguarded)?
+            } else {
+                again(tx, &node)?
+            }
+        }
+        Effect::Progresses(percent) => {
+            let on = InstallOrder { last_report_at: Some(now), progress: Some(percent), ..order };
+            install_order::save(tx, &on)?;
+            tx.signal(store::Signal::BootNodeChanged(node.id.clone()));
+            again(tx, &node)?
+        }
+        Effect::Completes => complete(tx, &node, &order, told)?,
+        Effect::Fails(_) => fail_attempt(tx, &node, &told.error, &told.finding, &by(domain::boot_node::FAILED))?,
+    };
+    Ok((after, happens))
+}
+
+fn again(tx: &mut Tx<'_>, node: &BootNode) -> TxResult<BootNode> {
+    Ok(tx.point(&boot_node::by_id(&node.id))?.unwrap_or_else(|| node.clone()))
+}
+
+fn complete(tx: &mut Tx<'_>, node: &BootNode, order: &InstallOrder, told: &Told) -> TxResult<BootNode> {
+    let now = tx.now();
+    let by = Cause::node(node.mac.as_str(), COMPLETE, "");
+    let done = InstallOrder {
+        last_report_at: Some(now),
+        progress: Some(100),
+        evidence: told.evidence.clone(),
+        ..order.clone()
+    };
+    let _ = install_order::close(tx, &done, Closing::Done, &by)?;
+    let node = again(tx, node)?;
+    let clean = BootNode { install_attempts: 0, last_install_error: None, ..node.clone() };
+    match order.task {
+        OrderTask::Install => {
+            let metadata = json!({ "attempt": order.attempt, "workflow_id": order.workflow_id });
+            let after = BootNode { state: BootState::Installed, failed_workflow_id: String::new(), ..clean };
+            let installed = boot_node::move_to(tx, &node, &after, &metadata, &by, unguarded)?;
+            finding::gone(tx, FindingKind::InstallFailed, node.id.as_str(), "it was installed", SYSTEM)?;
+            if !told.promote {
+                return Ok(installed);
+            }
+            let active = BootNode { state: BootState::Active, ..installed.clone() };
+            let comment = format!("group {:?} needs nobody to verify it", node.group);
+            let cause = Cause::reconciler(SYSTEM, PROMOTED, &comment);
+            boot_node::move_to(tx, &installed, &active, &json!({}), &cause, unguarded)
+        }
+        OrderTask::Erase => {
+            let after = BootNode { state: BootState::Retired, ..clean };
+            finding::gone(tx, FindingKind::EraseFailed, node.id.as_str(), "its disks were erased", SYSTEM)?;
+            let evidence = serde_json::from_str::<serde_json::Value>(&told.evidence).unwrap_or_default();
+            let cause = Cause::reconciler(SYSTEM, ERASED, "its disks are proven to be empty");
+            boot_node::move_to(tx, &node, &after, &json!({ "evidence": evidence }), &cause, unguarded)
+        }
+    }
+}
+
+/// An attempt has failed, whoever says so. `cause` is the move that the last one makes.
+pub fn fail_attempt(
+    tx: &mut Tx<'_>,
+    node: &BootNode,
+    error: &str,
+    finding: &FindingId,
+    cause: &Cause,
+) -> TxResult<BootNode> {
+    let Some(order) = node.open_order().cloned() else { return Ok(node.clone()) };
+    let (now, failures) = (tx.now(), node.install_attempts + 1);
+    let error = short(error);
+    let failed = BootNode {
+        install_attempts: failures,
+        last_install_error: Some(error.clone()),
+        failed_workflow_id: order.workflow_id.clone(),
+        ..node.clone()
+    };
+    tracing::warn!(node = %node.id, mac = %node.mac, attempt = failures, error, "an installation has failed");
+    let metadata = json!({ "error": error, "attempt": failures });
+    if !is_spent(failures) {
+        let next = InstallOrder {
+            attempt: order.attempt + 1,
+            offered_at: None,
+            started_at: None,
+            last_report_at: Some(now),
+            progress: None,
+            ..order
+        };
+        install_order::save(tx, &next)?;
+        boot_node::save(tx, &failed)?;
+        return again(tx, node);
+    }
+    let _ = install_order::close(tx, &order, Closing::Failed, cause)?;
+    let (kind, task) = match order.task {
+        OrderTask::Install => (FindingKind::InstallFailed, "install"),
+        OrderTask::Erase => (FindingKind::EraseFailed, "erase"),
+    };
+    let message = format!("boot node {} ({}) could not {task} in {failures} attempts: {error}", node.id, node.mac);
+    finding::raise(tx, finding.clone(), kind, node.id.as_str(), &message, SYSTEM)?;
+    match order.task {
+        OrderTask::Install => {
+            let after = BootNode { state: BootState::InstallFailed, ..failed };
+            boot_node::move_to(tx, node, &after, &metadata, cause, unguarded)
+        }
+        // there is no way out but another try or the end: the finding says so
+        OrderTask::Erase => {
+            boot_node::save(tx, &failed)?;
+            again(tx, node)
+        }
+    }
+}
+
+/// Calls an installation off. What is on the disk is whatever was written; from now on the machine boots from it.
+pub fn call_off(tx: &mut Tx<'_>, node: &BootNode, cause: &Cause) -> TxResult<BootNode> {
+    let Some(order) = node.open_order().cloned() else { return Ok(node.clone()) };
+    let _ = install_order::close(tx, &order, Closing::Canceled, cause)?;
+    let node = again(tx, node)?;
+    if node.state != BootState::Installing {
+        return Ok(node);
+    }
+    let after = BootNode { state: BootState::InstallFailed, last_install_error: None, ..node.clone() };
+    let metadata = json!({ "canceled": true, "attempt": order.attempt });
+    boot_node::move_to(tx, &node, &after, &metadata, &cause.then(CANCELED), unguarded)
+}
+
+fn keep_lines(tx: &mut Tx<'_>, node: &BootNode, order: &InstallOrder, lines: &[String]) -> TxResult<BootNode> {
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(line);
+        text.push('\n');
+    }
+    if let Some((run, step)) = &order.run {
+        step_log::append(tx, run, step, &[("stdout", text.clone().into_bytes())])?;
+    }
+    let mut tail = format!("{}{text}", order.log_tail);
+    if tail.len() > LOG_TAIL_MAX {
+        let from = (tail.len() - LOG_TAIL_MAX..tail.len()).find(|i| tail.is_char_boundary(*i)).unwrap_or(0);
+        tail.drain(..from);
+    }
+    install_order::save(tx, &InstallOrder { log_tail: tail, ..order.clone() })?;
+    again(tx, node)
+}

@@ -1,4 +1,5 @@
-//! Reconcilers that take no input. Now: conditions, from looking at every machine again and again.
+//! Reconcilers that take no input: conditions, from looking at every machine again and again; installations that
+//! nothing is heard of.
 //!
 //! - **Nothing is told, everything is looked at.** A sweep goes over all machines once in a period; a
 //!   machine that has just changed is looked at at once. What a lost hint would have told, the next sweep
@@ -6,11 +7,12 @@
 //! - **No machine delays another.** Looks are made side by side, each with its own deadline; machines that
 //!   do not answer are swept apart from those that do.
 //! - **An idle fleet writes nothing** but the one row that says when it was last swept.
-//! - **A look changes nothing outside.** The only act is the move from FACTORY_READY to READY, at the first
+//! - **A look changes nothing outside.** The only move is the move from FACTORY_READY to READY, at the first
 //!   proof that the machine can be managed.
 
 mod ask;
 mod options;
+mod orders;
 mod prompt;
 mod reconciler;
 mod record;

@@ -16,6 +16,8 @@ pub struct ReconcilerOptions {
     pub concurrency: usize,
     /// What nobody has confirmed for so long is shown as stale.
     pub stale_after: Duration,
+    /// An attempt to install that says nothing for so long has failed.
+    pub silent_after: Duration,
 }
 
 impl ReconcilerOptions {
@@ -26,6 +28,7 @@ impl ReconcilerOptions {
             timeout: Duration::from_secs(10),
             concurrency: 64,
             stale_after: domain::observation::STALE_AFTER,
+            silent_after: domain::boot_node::SILENT_AFTER,
         }
     }
 

@@ -8,7 +8,7 @@ use domain::boot_node::{BootNode, BootState, Claims, REGISTERED, SET_STATE};
 use domain::finding::FindingKind;
 use domain::id::check_name;
 use domain::install_order::{Closing, OrderTask};
-use domain::lifecycle::{Guard, Owner, State as _, allowed_next};
+use domain::lifecycle::{Guard, Owner, State as _, Verdict, allowed_next, judge};
 use domain::limits::{COMMENT_MAX, TEXT_MAX};
 use domain::machine::{Machine, Phase, check_text};
 use domain::token::Role;
@@ -197,6 +197,17 @@ impl Facts<'_> {
         };
         let message = format!("boot node {} is machine {}, which is in use: {why}", self.node.id, machine.id);
         Err(Error::new(Reason::MachineInUse, message).with("machine_id", machine.id.as_str()))
+    }
+}
+
+/// Whether an operator's move would be made now, as far as it hangs on facts: `force` and a comment are the operator's.
+pub(crate) fn may_move(node: &BootNode, machine: Option<&Machine>, to: BootState) -> Result<(), Error> {
+    let facts = Facts { node, machine, force: true, comment: "said" };
+    match judge(Some(node.state), to, SET_STATE, Owner::Operator) {
+        Verdict::Allowed(guard) => facts.judge(guard),
+        Verdict::NotYours(_) | Verdict::Illegal if node.state == to => facts.workflow_assigned(),
+        Verdict::NotYours(owner) => Err(Error::internal(format!("the {owner} does that"))),
+        Verdict::Illegal => Err(Error::internal("there is no such move")),
     }
 }
 

@@ -3,6 +3,7 @@
 //! noun gathers the facts; the answers themselves are pure functions of those facts.
 
 mod action;
+mod boot_node;
 mod machine;
 mod others;
 mod run;
@@ -51,7 +52,7 @@ pub(crate) fn seconds_until(deadline: Timestamp, now: Timestamp) -> i64 {
 }
 
 fn unknown(id: &str) -> Error {
-    let message = format!("nothing has the id {id:?}: no machine, run, execution, plan or token");
+    let message = format!("nothing has the id {id:?}: no machine, run, execution, boot node, finding, plan or token");
     Error::new(Reason::IdNotFound, message).with("id", id)
 }
 
@@ -62,6 +63,9 @@ fn explain(tx: &mut Tx<'_>, call: &Call, service: &Service, id: &str) -> TxResul
     }
     if let Some(facts) = run::gather(tx, call, &RunId::from_text(id))? {
         return Ok(facts.explain(call));
+    }
+    if let Some(explanation) = boot_node::explain(tx, call, id)? {
+        return Ok(explanation);
     }
     match others::explain(tx, call, id)? {
         Some(explanation) => Ok(explanation),

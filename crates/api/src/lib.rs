@@ -33,7 +33,7 @@ pub use convert::plan_from_proto;
 pub use door::Door;
 pub use error::{code_name, to_status};
 pub use metrics::{Render, collect_metrics};
-pub use rest::openapi;
+pub use rest::{openapi, rest_error};
 pub use server::{ServerOptions, serve};
 pub use sight::{REQUEST_ID, RequestId};
 pub use tls::{Tls, pem_problem};

@@ -73,6 +73,8 @@ pub struct ServerOptions {
     pub metrics: Option<Render>,
     /// Without a token.
     pub metrics_public: bool,
+    /// Paths beside the calls, with doors of their own.
+    pub beside: Router,
 }
 
 impl Default for ServerOptions {
@@ -88,6 +90,7 @@ impl Default for ServerOptions {
             tls: None,
             metrics: None,
             metrics_public: false,
+            beside: Router::new(),
         }
     }
 }
@@ -150,6 +153,7 @@ fn router(
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(move || readyz(ready.clone())))
         .merge(page::route(service, options))
+        .merge(options.beside.clone())
         .merge(rest)
         .fallback_service(grpc.layer(from_fn(only_grpc)))
         // the outermost: whatever answers, the answer has the request's id

@@ -23,6 +23,11 @@ use axum::response::Response;
 use body::Bounds;
 use domain::{Error, Reason};
 pub(crate) use error::response as error_response;
+
+/// An error as REST tells it, for the few paths beside the calls.
+pub fn rest_error(e: domain::Error) -> axum::response::Response {
+    error_response(&crate::error::to_status(e))
+}
 use http::header::{ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};

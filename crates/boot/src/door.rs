@@ -1,0 +1,374 @@
+//! The machines' door: boot scripts, orders, seeds and reports over plain HTTP. On the main port, and on the one that
+//! machines on a provisioning network reach. Reports carry the token of their attempt; nothing else here needs one.
+
+use crate::script::{self, POLLS_MAX, Places};
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Path, RawQuery, Request, State};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
+use domain::boot_node::Claims;
+use domain::install_order::OrderTask;
+use domain::{Error, Reason};
+use serde::Deserialize;
+use service::{BootRequest, BootSetup, Ordered, Report, Service};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// Of a report.
+const BODY_MAX: usize = 256 * 1024;
+
+/// Whom an address was leased to, where our own DHCP serves the network.
+pub trait Leases: Send + Sync {
+    /// `None`: we did not lease that address.
+    fn leased_to(&self, address: Ipv4Addr) -> Option<domain::MacAddress>;
+}
+
+/// An image by its name: its digest, its size, and whether it is packed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    pub sha256: String,
+    pub bytes: u64,
+    pub packed: bool,
+}
+
+#[async_trait::async_trait]
+pub trait ImageNames: Send + Sync {
+    async fn known(&self, name: &str) -> Option<Known>;
+}
+
+pub struct Door {
+    pub service: Service,
+    pub setup: BootSetup,
+    pub places: Places,
+    pub images: Arc<dyn ImageNames>,
+    /// Where our DHCP is the only one: an installer goes to whom the address was leased to, and to nobody else.
+    pub leases: Option<Arc<dyn Leases>>,
+}
+
+/// Where a request came from, as the port that took it says.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer(pub IpAddr);
+
+pub fn router(door: Arc<Door>) -> Router {
+    Router::new()
+        .route("/boot.ipxe", get(first))
+        .route("/api/v1/boot", get(boot))
+        .route("/api/v1/boot/order", get(order))
+        .route("/api/v1/boot/seed/{file}", get(seed))
+        .route("/api/v1/boot/answers", get(answers))
+        .route("/api/v1/report", post(report))
+        .route("/api/v1/nodes/{id}/installation-status", post(status))
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .with_state(door)
+}
+
+fn text(status: StatusCode, text: String) -> Response {
+    (status, [(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
+}
+
+/// The parameters of a query; a plus is a plus: iPXE does not spell a space so.
+fn query(raw: Option<&str>) -> Vec<(String, String)> {
+    let pairs = raw.unwrap_or_default().split('&').take(32).filter(|pair| !pair.is_empty());
+    pairs
+        .map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (name.to_owned(), unescaped(value))
+        })
+        .collect()
+}
+
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, more)) = rest.split_first() {
+        let escaped = (first == b'%').then(|| more.get(..2)).flatten();
+        let byte = escaped.and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u8::from_str_radix(d, 16).ok());
+        match byte {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = more.get(2..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(first);
+                rest = more;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn value<'a>(query: &'a [(String, String)], name: &str) -> &'a str {
+    query.iter().find(|(n, _)| n == name).map_or("", |(_, v)| v.as_str())
+}
+
+fn token(headers: &HeaderMap) -> Option<String> {
+    let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
+}
+
+fn refused(e: Error) -> Response {
+    api::rest_error(e)
+}
+
+async fn first(State(door): State<Arc<Door>>) -> Response {
+    text(StatusCode::OK, script::first(&door.places))
+}
+
+/// The only thing that discovers.
+async fn boot(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery, request: Request) -> Response {
+    let query = query(raw.as_deref());
+    let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
+    let ip = match peer {
+        Some(IpAddr::V4(ip)) => ip.to_string(),
+        Some(IpAddr::V6(ip)) => ip.to_string(),
+        None => String::new(),
+    };
+    let claims = Claims {
+        hostname: value(&query, "hostname").to_owned(),
+        ip_address: ip,
+        vendor: value(&query, "vendor").to_owned(),
+        model: value(&query, "product").to_owned(),
+        serial_number: value(&query, "serial").to_owned(),
+        system_uuid: value(&query, "uuid").to_owned(),
+        arch: value(&query, "arch").to_owned(),
+    };
+    let asks = BootRequest { mac: value(&query, "mac").to_owned(), claims };
+    let polls = value(&query, "polls").parse().unwrap_or(0u32).min(POLLS_MAX);
+    match door.service.boot(&asks, &door.setup).await {
+        Ok(booting) => {
+            if booting.token.is_some() && !door.was_leased(peer, &booting.node.mac) {
+                tracing::warn!(mac = %booting.node.mac, ?peer, "an installer was asked for from an address that was leased to another");
+                let why = "this address was not leased to this machine";
+                let serve = domain::boot_decision::Serve::Error { why: why.to_owned() };
+                return text(StatusCode::OK, script::script(&door.places, &booting.node, &serve, None, None, polls));
+            }
+            let (serve, workflow) = (&booting.serve, booting.workflow.as_ref());
+            tracing::info!(node = %booting.node.id, mac = %booting.node.mac, ?serve, "a machine boots");
+            let token = booting.token.as_deref();
+            text(StatusCode::OK, script::script(&door.places, &booting.node, serve, workflow, token, polls))
+        }
+        // what cannot be decided boots from its disk: iPXE shows no body of an error
+        Err(e) if e.reason.code() == domain::Code::Unavailable => refused(e),
+        Err(e) if e.reason == Reason::InvalidField => refused(e),
+        Err(e) => {
+            tracing::warn!(mac = asks.mac, error = %e, "a machine boots from its disk, since it could not be decided otherwise");
+            text(StatusCode::OK, script::disk(&e.message))
+        }
+    }
+}
+
+impl Door {
+    fn was_leased(&self, peer: Option<IpAddr>, mac: &domain::MacAddress) -> bool {
+        match (&self.leases, peer) {
+            (None, _) => true,
+            (Some(leases), Some(IpAddr::V4(ip))) => leases.leased_to(ip).as_ref() == Some(mac),
+            (Some(_), Some(IpAddr::V6(_)) | None) => false,
+        }
+    }
+
+    async fn image_of(&self, ordered: &Ordered) -> Result<(String, Known), Error> {
+        let Some(workflow) = &ordered.workflow else { return Ok((String::new(), Known::default())) };
+        let name = if ordered.order.image.is_empty() { &workflow.image } else { &ordered.order.image };
+        if name.is_empty() {
+            return Ok((String::new(), Known::default()));
+        }
+        if domain::boot_workflow::is_url(name) {
+            let packed = name.ends_with(".gz");
+            return Ok((name.clone(), Known { sha256: workflow.image_sha256.clone(), bytes: 0, packed }));
+        }
+        let missing = || {
+            let message = format!("image {name:?} is not in the image store; add it with 'millwright image add'");
+            Error::new(Reason::WorkflowMissing, message)
+        };
+        let known = self.images.known(name).await.ok_or_else(missing)?;
+        let ours = ordered.order.image.is_empty();
+        if ours && !workflow.image_sha256.is_empty() && workflow.image_sha256 != known.sha256 {
+            let message = format!(
+                "image {name:?} has the digest {}, and workflow {} asks for {}",
+                known.sha256, workflow.id, workflow.image_sha256
+            );
+            return Err(Error::new(Reason::WorkflowMissing, message));
+        }
+        Ok((format!("{}/images/sha256/{}", self.places.public_url, known.sha256), known))
+    }
+}
+
+impl Default for Known {
+    fn default() -> Self {
+        Self { sha256: String::new(), bytes: 0, packed: false }
+    }
+}
+
+/// For a shell that reads line by line.
+fn line(name: &str, value: &str) -> String {
+    format!("{name}='{}'\n", value.replace('\'', "'\\''"))
+}
+
+async fn order(State(door): State<Arc<Door>>, headers: HeaderMap) -> Response {
+    let ordered = match door.service.ordered(&token(&headers).unwrap_or_default()).await {
+        Ok(ordered) => ordered,
+        Err(e) => return refused(e),
+    };
+    let (url, image) = match door.image_of(&ordered).await {
+        Ok(image) => image,
+        Err(e) => return refused(e),
+    };
+    let disk = ordered.workflow.as_ref().map_or("auto", |w| w.disk.as_str());
+    let (disk, serial) = match disk.strip_prefix("serial:") {
+        Some(serial) => ("auto", serial),
+        None => (disk, ""),
+    };
+    let seeds = ordered.order.task == OrderTask::Install && !url.is_empty();
+    let mut lines = String::new();
+    for (name, value) in [
+        ("task", ordered.order.task.as_str()),
+        ("node", ordered.node.id.as_str()),
+        ("attempt", &ordered.order.attempt.to_string()),
+        ("image_url", &url),
+        ("image_sha256", &image.sha256),
+        ("image_bytes", &image.bytes.to_string()),
+        ("image_format", if image.packed { "raw.gz" } else { "raw" }),
+        ("disk", disk),
+        ("disk_serial", serial),
+        ("seed", if seeds { "yes" } else { "no" }),
+        ("reboot", "disk"),
+    ] {
+        lines.push_str(&line(name, value));
+    }
+    text(StatusCode::OK, lines)
+}
+
+/// NoCloud, as cloud-init reads it.
+async fn seed(State(door): State<Arc<Door>>, Path(file): Path<String>, headers: HeaderMap) -> Response {
+    let token = token(&headers).unwrap_or_default();
+    let ordered = match door.service.ordered(&token).await {
+        Ok(ordered) => ordered,
+        Err(e) => return refused(e),
+    };
+    let c = &ordered.node.claims;
+    let machine = ordered.node.machine_id.as_ref().map(ToString::to_string).unwrap_or_default();
+    let hostname = if c.hostname.is_empty() { machine } else { c.hostname.clone() };
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    let hostname: String = hostname.chars().filter(|c| plain(*c)).take(63).collect();
+    match file.as_str() {
+        "meta-data" => {
+            let id = &ordered.order.id;
+            text(StatusCode::OK, format!("instance-id: {id}\nlocal-hostname: {hostname}\n"))
+        }
+        "user-data" => match door.user_data(&ordered, &token) {
+            Ok(data) => text(StatusCode::OK, data),
+            Err(e) => refused(e),
+        },
+        "network-config" => text(
+            StatusCode::OK,
+            "version: 2\nethernets:\n  all:\n    match: {name: \"*\"}\n    dhcp4: true\n".to_owned(),
+        ),
+        other => refused(Error::new(Reason::NoSuchPath, format!("there is no seed {other:?}"))),
+    }
+}
+
+impl Door {
+    fn user_data(&self, ordered: &Ordered, token: &str) -> Result<String, Error> {
+        let template = ordered.workflow.as_ref().filter(|w| !w.template.is_empty());
+        match template {
+            Some(workflow) => {
+                let values = script::values(&self.places, &ordered.node, workflow, token, &workflow.image);
+                workflow.rendered_template(&values)
+            }
+            None => Ok("#cloud-config\n{}\n".to_owned()),
+        }
+    }
+}
+
+/// The rendered file of answers, for a distribution's installer, which fetches it by its URL alone.
+async fn answers(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery) -> Response {
+    let query = query(raw.as_deref());
+    let token = value(&query, "token");
+    let rendered = async {
+        let ordered = door.service.ordered(token).await?;
+        let missing = || Error::new(Reason::WorkflowMissing, "this order has no workflow with a file of answers");
+        let workflow = ordered.workflow.as_ref().filter(|w| !w.template.is_empty()).ok_or_else(missing)?;
+        workflow.rendered_template(&script::values(&door.places, &ordered.node, workflow, token, &workflow.image))
+    };
+    match rendered.await {
+        Ok(answers) => text(StatusCode::OK, answers),
+        Err(e) => refused(e),
+    }
+}
+
+/// The body of a report. What is not known is passed over: installers and servers are not always of one age.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Sent {
+    mac_address: String,
+    ip_address: Option<String>,
+    hostname: Option<String>,
+    vendor: Option<String>,
+    model: Option<String>,
+    serial_number: Option<String>,
+    system_uuid: Option<String>,
+    installation_status: Option<String>,
+    installation_progress: Option<i64>,
+    installation_error: Option<String>,
+    token: Option<String>,
+    log_lines: Vec<String>,
+    facts: Option<serde_json::Value>,
+    evidence: Option<serde_json::Value>,
+}
+
+async fn report(State(door): State<Arc<Door>>, headers: HeaderMap, body: Bytes) -> Response {
+    take(&door, &headers, &body, None).await
+}
+
+async fn status(State(door): State<Arc<Door>>, Path(id): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
+    take(&door, &headers, &body, Some(id)).await
+}
+
+async fn take(door: &Door, headers: &HeaderMap, body: &[u8], id: Option<String>) -> Response {
+    let sent: Sent = match serde_json::from_slice(body) {
+        Ok(sent) => sent,
+        Err(e) => return refused(Error::field("body", format!("is not a report: {e}"))),
+    };
+    let mac = match id {
+        None => sent.mac_address,
+        Some(id) => match door.service.get_boot_node(&id).await {
+            Ok(node) => node.mac.to_string(),
+            Err(e) => return refused(e),
+        },
+    };
+    let object = |value: serde_json::Value| value.is_object().then(|| value.to_string());
+    let report = Report {
+        mac,
+        token: token(headers).or(sent.token),
+        claims: Claims {
+            hostname: sent.hostname.unwrap_or_default(),
+            ip_address: sent.ip_address.unwrap_or_default(),
+            vendor: sent.vendor.unwrap_or_default(),
+            model: sent.model.unwrap_or_default(),
+            serial_number: sent.serial_number.unwrap_or_default(),
+            system_uuid: sent.system_uuid.unwrap_or_default(),
+            arch: String::new(),
+        },
+        status: sent.installation_status,
+        progress: sent.installation_progress,
+        error: sent.installation_error,
+        lines: sent.log_lines,
+        inventory: sent.facts.and_then(object),
+        evidence: sent.evidence.and_then(object),
+    };
+    match door.service.report(report, &door.setup).await {
+        Ok(reported) => {
+            let answer = serde_json::json!({
+                "applied": reported.applied,
+                "state": reported.state,
+                "reason": reported.reason,
+            });
+            (StatusCode::OK, [(CONTENT_TYPE, "application/json")], answer.to_string()).into_response()
+        }
+        Err(e) => refused(e),
+    }
+}

@@ -169,12 +169,17 @@ fn check(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// A trigger, a view or a virtual table: code that would run as part of our own statements, for as long as whoever
-/// put it there likes.
+/// A trigger, a view or a virtual table that is not ours: code that would run as part of our own statements, for as
+/// long as whoever put it there likes.
 fn foreign_code(db: &mut Sqlite) -> Result<Option<String>, DbError> {
-    let sql = "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%' LIMIT 1";
-    let rows = db.rows(sql, &[])?;
-    rows.first().map(|row| Ok(format!("the {} {}", row.text(0)?, short(row.text(1)?)))).transpose()
+    let sql = "SELECT type, name, COALESCE(sql, '') FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%' LIMIT 10";
+    let ours = schema::views();
+    for row in db.rows(sql, &[])? {
+        if !ours.iter().any(|view| row.text(2).is_ok_and(|text| text == view)) {
+            return Ok(Some(format!("the {} {}", row.text(0)?, short(row.text(1)?))));
+        }
+    }
+    Ok(None)
 }
 
 /// Further than any log goes on between a backup and its restore.

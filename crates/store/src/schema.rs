@@ -179,6 +179,12 @@ fn spell(sql: &str, dialect: Dialect) -> String {
     }
 }
 
+/// The views that SQLite has of ours, word for word.
+pub(crate) fn views() -> Vec<String> {
+    let all = MIGRATIONS.iter().flat_map(|statements| statements.iter());
+    all.filter(|sql| sql.starts_with("CREATE VIEW ")).map(|sql| spell(sql, Dialect::Sqlite)).collect()
+}
+
 /// Brings the database to this binary's schema, or says why not. Several processes may try at once.
 pub(crate) fn migrate(connection: &mut dyn Connection, now: Timestamp) -> Result<(), DbError> {
     migrate_with(connection, now, MIGRATIONS)

@@ -1,8 +1,11 @@
 //! `docs/lifecycles.md`, rendered from the lifecycles themselves, and the verdict on every pair of state
 //! and event.
 
+use domain::boot_node::BootState;
 use domain::condition::ConditionStatus;
 use domain::credential::CredentialState;
+use domain::finding::FindingState;
+use domain::install_order::OrderState;
 use domain::lifecycle::{Edge, Owner, State, Verdict, judge, triggers};
 use domain::machine::Phase;
 use domain::pin::PinState;
@@ -54,6 +57,23 @@ pub fn document() -> String {
         "Pin",
         "One for each certificate or host key of a machine at an endpoint. A change of the endpoint forgets what was \
          learned at the old one, in the same transaction.",
+    );
+    section::<BootState>(
+        &mut page,
+        "Boot node",
+        "Hardware as the network-boot service knows it. Operators approve, verify, reset and retire; the machine itself \
+         reports what becomes of its installation; a run moves it in the name of whoever started that.",
+    );
+    section::<OrderState>(
+        &mut page,
+        "Install order",
+        "One wish to install or to erase a boot node. Only an open one makes the boot service serve an installer.",
+    );
+    section::<FindingState>(
+        &mut page,
+        "Finding",
+        "What does not belong together. It survives a look that failed, closes only on positive evidence or a person's \
+         word, and is opened again when it is seen again.",
     );
     section::<ConditionStatus>(
         &mut page,
@@ -136,6 +156,9 @@ pub fn verdicts() -> String {
     product::<TokenState>(&mut lines);
     product::<CredentialState>(&mut lines);
     product::<PinState>(&mut lines);
+    product::<BootState>(&mut lines);
+    product::<OrderState>(&mut lines);
+    product::<FindingState>(&mut lines);
     product::<ConditionStatus>(&mut lines);
     lines
 }

@@ -21,6 +21,7 @@ const EVERYTHING: &[&str] = &[
     "ssh",
     "kube",
     "datacenter",
+    "boot",
 ];
 
 /// From the bottom up: a crate uses only crates above it in this list, and of those only the ones named.
@@ -32,7 +33,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("provider", &["domain"]),
     ("engine", &["domain", "store"]),
     ("workflow", &["domain", "store", "provider", "engine"]),
-    ("reconcile", &["domain", "store", "provider"]),
+    ("reconcile", &["domain", "store", "provider", "workflow"]),
     ("service", &["domain", "store", "provider", "engine", "workflow"]),
     ("api", &["domain", "proto", "service"]),
     ("sim", &["domain", "provider"]),
@@ -41,6 +42,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ssh", &["domain", "provider"]),
     ("kube", &["domain", "provider"]),
     ("datacenter", &["domain", "provider", "redfish", "ipmi", "ssh", "kube"]),
+    ("boot", &["domain", "service", "api"]),
     ("millwright", EVERYTHING),
     ("testkit", EVERYTHING),
     ("bench", &["domain", "proto", "store", "provider", "reconcile", "api", "sim", "datacenter", "testkit"]),

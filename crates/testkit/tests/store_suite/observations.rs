@@ -301,12 +301,14 @@ on_every_store!(what_changed_about_a_machine_is_worth_a_look, |store| async move
 /// Takes a database back to what the first released version left.
 async fn back_to_first_version(store: &TestStore) {
     let mut statements =
-        "DROP TABLE observations; DROP TABLE sweeps; DROP TABLE audit; DROP INDEX idempotency_by_age;".to_owned();
+        "DROP VIEW node_state_logs; DROP TABLE observations; DROP TABLE sweeps; DROP TABLE audit; DROP INDEX idempotency_by_age;".to_owned();
     statements.push_str("DROP INDEX runs_by_customer; ALTER TABLE runs DROP COLUMN customer_id; ALTER TABLE transitions DROP COLUMN customer_id;");
     for column in ["customer_id", "state", "version", "created_by", "expires_at", "revoked_at", "revoked_by"] {
         statements.push_str(&format!("ALTER TABLE tokens DROP COLUMN {column};"));
     }
     statements.push_str("DROP TABLE pins; DROP TABLE credentials; DROP INDEX machines_by_credentials;");
+    statements
+        .push_str("DROP TABLE findings; DROP TABLE boot_nodes; DROP TABLE install_orders; DROP TABLE boot_workflows;");
     statements.push_str("DELETE FROM schema_migrations WHERE version > 1");
     match &store.options {
         Options::Memory => panic!("it ends with its store"),

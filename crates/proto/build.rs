@@ -13,6 +13,7 @@ const FILES: &[&str] = &[
     "millwright/v1/explain.proto",
     "millwright/v1/finding.proto",
     "millwright/v1/hardware.proto",
+    "millwright/v1/image.proto",
     "millwright/v1/token.proto",
 ];
 

@@ -15,6 +15,7 @@ mod explain;
 mod finding;
 mod gate;
 mod hardware;
+mod image;
 pub mod json;
 mod machine;
 mod metrics;

@@ -13,6 +13,7 @@ use crate::explain::Explain;
 use crate::finding::Findings;
 use crate::gate::gate;
 use crate::hardware::Hardware;
+use crate::image::Images;
 use crate::machine::Machines;
 use crate::metrics::{self as page, Render};
 use crate::opening::Opening;
@@ -129,6 +130,7 @@ fn router(
     serve!(mw::hardware_service_server::HardwareServiceServer<Hardware>, Hardware);
     serve!(mw::cluster_service_server::ClusterServiceServer<Clusters>, Clusters);
     serve!(mw::boot_service_server::BootServiceServer<Boot>, Boot);
+    serve!(mw::image_service_server::ImageServiceServer<Images>, Images);
     serve!(mw::finding_service_server::FindingServiceServer<Findings>, Findings);
     tokio::spawn(tell_health(health, names, service.refusing(), stop.clone()));
     let reflection = tonic_reflection::server::Builder::configure()

@@ -67,6 +67,7 @@ reasons! {
     BootNodeNotFound = "BOOT_NODE_NOT_FOUND" => NotFound,
     WorkflowNotFound = "WORKFLOW_NOT_FOUND" => NotFound,
     FindingNotFound = "FINDING_NOT_FOUND" => NotFound,
+    ImageNotFound = "IMAGE_NOT_FOUND" => NotFound,
     /// Nothing of any kind has this id.
     IdNotFound = "ID_NOT_FOUND" => NotFound,
     /// REST: nothing stands at that path.
@@ -87,6 +88,8 @@ reasons! {
     RunAlreadyEnded = "RUN_ALREADY_ENDED" => FailedPrecondition,
     /// Nothing says what a boot node is to be installed with.
     WorkflowMissing = "WORKFLOW_MISSING" => FailedPrecondition,
+    /// A workflow names it.
+    ImageInUse = "IMAGE_IN_USE" => FailedPrecondition,
     /// As many attempts have failed as are allowed: somebody must say that it is to be tried again.
     ForceNeeded = "FORCE_NEEDED" => FailedPrecondition,
     /// The machine serves somebody, or a run is active on it.

@@ -15,6 +15,7 @@ pub mod finding;
 pub mod hardware;
 pub mod id;
 pub mod identity;
+pub mod image;
 pub mod install_order;
 pub mod install_report;
 pub mod lifecycle;

@@ -91,6 +91,9 @@ pub const RULES: &[Rule] = &[
     rule("millwright.v1.BootService/GetWorkflow", Viewer, Reads, Fleet),
     // what a workflow boots is root on the fleet
     rule("millwright.v1.BootService/CreateWorkflow", Admin, Changes, Fleet),
+    rule("millwright.v1.ImageService/ListImages", Viewer, Reads, Fleet),
+    rule("millwright.v1.ImageService/GetImage", Viewer, Reads, Fleet),
+    rule("millwright.v1.ImageService/RemoveImage", Admin, Changes, Fleet),
     rule("millwright.v1.FindingService/ListFindings", Viewer, Reads, Fleet),
     rule("millwright.v1.FindingService/GetFinding", Viewer, Reads, Fleet),
     rule("millwright.v1.FindingService/AcknowledgeFinding", Operator, Changes, Fleet),

@@ -7,6 +7,7 @@ use domain::boot_node::BootNode;
 use domain::boot_workflow::BootWorkflow;
 use domain::condition::ConditionType;
 use domain::finding::Finding;
+use domain::image::Image;
 use domain::machine::Machine;
 use domain::token::Token;
 use domain::{Error, Reason, limits};
@@ -95,6 +96,12 @@ impl Weigh for BootNode {
 impl Weigh for BootWorkflow {
     fn bytes(&self) -> usize {
         FIXED_BYTES + self.cmdline.len() + self.template.len()
+    }
+}
+
+impl Weigh for Image {
+    fn bytes(&self) -> usize {
+        FIXED_BYTES
     }
 }
 

@@ -31,6 +31,7 @@ mod feed;
 mod filter_sql;
 pub mod finding;
 pub mod idempotency;
+pub mod image;
 pub mod inspect;
 pub mod install_order;
 mod log;

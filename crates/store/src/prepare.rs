@@ -6,8 +6,8 @@ use crate::error::DbError;
 use crate::servers::Newest;
 use crate::store::{Options, connect};
 use crate::{
-    audit, boot_node, boot_workflow, census, credential, execution, finding, idempotency, install_order, log, machine,
-    newest, observation, pin, plan, postgres, run, schema, session, step_log, sweep, switch, token,
+    audit, boot_node, boot_workflow, census, credential, execution, finding, idempotency, image, install_order, log,
+    machine, newest, observation, pin, plan, postgres, run, schema, session, step_log, sweep, switch, token,
 };
 use domain::Timestamp;
 
@@ -22,6 +22,7 @@ const STATEMENTS: Named<Named<&'static str>> = &[
     ("execution", execution::STATEMENTS),
     ("finding", finding::STATEMENTS),
     ("idempotency", idempotency::STATEMENTS),
+    ("image", image::STATEMENTS),
     ("install_order", install_order::STATEMENTS),
     ("log", log::STATEMENTS),
     ("machine", machine::STATEMENTS),
@@ -43,6 +44,7 @@ const PAIRS: Named<Named<Pair>> = &[
     ("credential", credential::PAIRS),
     ("execution", execution::PAIRS),
     ("finding", finding::PAIRS),
+    ("image", image::PAIRS),
     ("machine", machine::PAIRS),
     ("pin", pin::PAIRS),
     ("session", session::PAIRS),

@@ -156,6 +156,10 @@ const MIGRATIONS: &[&[&str]] = &[&[
         CASE WHEN comment <> '' THEN comment END AS comment, CASE WHEN metadata <> '{}' THEN metadata END AS metadata_json,
         {at as datetime} AS created_at
         FROM transitions WHERE entity_kind = 'boot_node'",
+    "CREATE TABLE images(
+        name {key} PRIMARY KEY, state TEXT NOT NULL, version BIGINT NOT NULL, sha256 {key} NOT NULL, bytes BIGINT NOT NULL,
+        kind {key} NOT NULL, added_at BIGINT NOT NULL, added_by {key} NOT NULL)",
+    "CREATE INDEX images_by_digest ON images(sha256)",
     "CREATE TABLE findings(
         finding_id {key} PRIMARY KEY, kind {key} NOT NULL, subject {key} NOT NULL, state {key} NOT NULL, version BIGINT NOT NULL,
         message TEXT NOT NULL, first_seen BIGINT NOT NULL, last_seen BIGINT NOT NULL, handled_by TEXT NOT NULL, comment TEXT NOT NULL)",

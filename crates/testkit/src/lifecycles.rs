@@ -5,6 +5,7 @@ use domain::boot_node::BootState;
 use domain::condition::ConditionStatus;
 use domain::credential::CredentialState;
 use domain::finding::FindingState;
+use domain::image::ImageState;
 use domain::install_order::OrderState;
 use domain::lifecycle::{Edge, Owner, State, Verdict, judge, triggers};
 use domain::machine::Phase;
@@ -68,6 +69,11 @@ pub fn document() -> String {
         &mut page,
         "Install order",
         "One wish to install or to erase a boot node. Only an open one makes the boot service serve an installer.",
+    );
+    section::<ImageState>(
+        &mut page,
+        "Image",
+        "A name for bytes that are kept by their digest. Adding another content under a name moves it from itself to itself.",
     );
     section::<FindingState>(
         &mut page,
@@ -158,6 +164,7 @@ pub fn verdicts() -> String {
     product::<PinState>(&mut lines);
     product::<BootState>(&mut lines);
     product::<OrderState>(&mut lines);
+    product::<ImageState>(&mut lines);
     product::<FindingState>(&mut lines);
     product::<ConditionStatus>(&mut lines);
     lines

@@ -99,8 +99,9 @@ pub trait Bmc: Send + Sync {
 /// Gives people the controller of a machine, behind the same bounds that runs and sweeps have.
 #[async_trait]
 pub trait Management: Send + Sync {
-    /// The controller of this machine, its identity checked.
-    async fn bmc(&self, target: &Target) -> ProviderResult<Box<dyn Bmc + '_>>;
+    /// The controller of this machine, its identity checked, and the state that it was checked by: whoever wants to
+    /// be sure of it need not ask again.
+    async fn bmc(&self, target: &Target) -> ProviderResult<(Box<dyn Bmc + '_>, BmcState)>;
 
     /// What stands at an endpoint that no machine is registered with yet.
     async fn discover(&self, spec: &MachineSpec) -> ProviderResult<Discovered>;

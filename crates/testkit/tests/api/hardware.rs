@@ -369,8 +369,8 @@ impl Bmc for Stranger<'_> {
 
 #[async_trait]
 impl Management for Careless {
-    async fn bmc(&self, _: &Target) -> ProviderResult<Box<dyn Bmc + '_>> {
-        Ok(Box::new(Stranger(self)))
+    async fn bmc(&self, _: &Target) -> ProviderResult<(Box<dyn Bmc + '_>, BmcState)> {
+        Ok((Box::new(Stranger(self)), Stranger(self).state().await?))
     }
 
     async fn discover(&self, _: &MachineSpec) -> ProviderResult<Discovered> {

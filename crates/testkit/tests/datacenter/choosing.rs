@@ -150,7 +150,7 @@ async fn every_change_asks_first_who_it_is() {
     refused(dc.install(t, MEDIA_IMAGE, "", &op).await, wrong, &both);
     refused(dc.install(t, crate::ground::SCRIPT_IMAGE, "", &op).await, wrong, &both);
     refused(dc.rotate_password(t).await, wrong, &both);
-    refused(dc.bmc(t).await.map(|bmc| bmc.name().to_owned()), wrong, &both);
+    refused(dc.bmc(t).await.map(|(bmc, _)| bmc.name().to_owned()), wrong, &both);
     let own = |w: &What| !matches!(w, What::LoggedIn | What::LoggedOut);
     assert!(!g.responder.journal().iter().any(|e| own(&e.what)), "{:?}", g.responder.journal());
     assert_eq!(g.installs(), 0);

@@ -59,18 +59,6 @@ pub enum Kept {
     Failed,
 }
 
-impl DrainPass {
-    /// Nothing was there that had to go.
-    pub fn is_over(&self) -> bool {
-        self.evicted.is_empty() && self.ending.is_empty() && self.left.is_empty()
-    }
-
-    /// Something is left that no further pass with the same leave will move.
-    pub fn is_stuck(&self) -> bool {
-        self.left.iter().any(|left| matches!(left.kept, Kept::Unmanaged | Kept::EmptyDir))
-    }
-}
-
 impl Pod {
     fn name(&self) -> String {
         format!("{}/{}", self.metadata.namespace, self.metadata.name)

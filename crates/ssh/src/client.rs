@@ -79,9 +79,6 @@ pub(crate) struct Heard {
     pub sent: bool,
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
-    pub status: Option<u32>,
-    /// More came than was to be kept.
-    pub cut: bool,
 }
 
 /// Why a call was not heard to its end.
@@ -243,9 +240,8 @@ impl Shell {
         channel.eof().await?;
         loop {
             match channel.wait().await {
-                Some(ChannelMsg::Data { data }) => heard.cut |= put(&mut heard.stdout, &data, keep),
-                Some(ChannelMsg::ExtendedData { data, ext: 1 }) => heard.cut |= put(&mut heard.stderr, &data, keep),
-                Some(ChannelMsg::ExitStatus { exit_status }) => heard.status = Some(exit_status),
+                Some(ChannelMsg::Data { data }) => put(&mut heard.stdout, &data, keep),
+                Some(ChannelMsg::ExtendedData { data, ext: 1 }) => put(&mut heard.stderr, &data, keep),
                 Some(ChannelMsg::Close) => return Ok(()),
                 Some(_) => {}
                 None => return Err(Lost("the connection was lost".to_owned())),
@@ -260,9 +256,8 @@ impl From<russh::Error> for Lost {
     }
 }
 
-/// Whether something had to be left out.
-fn put(kept: &mut Vec<u8>, data: &[u8], most: usize) -> bool {
+/// What is beyond the bound is read and dropped.
+fn put(kept: &mut Vec<u8>, data: &[u8], most: usize) {
     let room = most.saturating_sub(kept.len());
     kept.extend_from_slice(&data[..data.len().min(room)]);
-    data.len() > room
 }

@@ -11,7 +11,7 @@ mod peer;
 mod reach;
 mod script;
 
-pub use answer::{HostIdentity, Output};
+pub use answer::HostIdentity;
 pub use host::{Host, Timeouts};
 pub use peer::Jump;
 pub use reach::{answers, answers_by_way_of, host_key_of};

@@ -15,7 +15,7 @@ use domain::machine::MachineSpec;
 use domain::plan::{RebootMode, RmaAction, StepKind};
 use kube::Cluster;
 use provider::{BootControl, ClusterControl, Exec, ImageControl, Inspect, Keyring, Management, PowerControl, Provider};
-use ssh::Host;
+use ssh::{Host, Places};
 use std::sync::Arc;
 
 /// Drives machines by their BMC, their SSH endpoint and their cluster.
@@ -33,6 +33,8 @@ pub(crate) struct Inner {
     pub controllers: Kept<MachineId, controller::MadeFrom, Controller>,
     /// Which protocol was found where a machine does not say.
     pub protocols: Kept<MachineId, BmcEndpoint, BmcEndpoint>,
+    /// The places at each jump host.
+    pub jumps: Kept<String, (), Places>,
     pub hosts: Kept<MachineId, host::MadeFrom, Arc<Host>>,
     pub clusters: Kept<String, clusters::MadeFrom, Arc<Cluster>>,
     pub passwords: Passwords,
@@ -44,6 +46,7 @@ pub(crate) struct Inner {
 /// Machines whose controllers and hosts are kept; more are made again when needed.
 const MACHINES_MAX: usize = 50_000;
 const CLUSTERS_MAX: usize = 1_000;
+const JUMPS_MAX: usize = 10_000;
 
 impl Datacenter {
     pub fn new(options: Options, keyring: Arc<dyn Keyring>) -> Self {
@@ -55,6 +58,7 @@ impl Datacenter {
                 ssh: Arc::new(Lanes::to_hosts(&options)),
                 controllers: Kept::new(MACHINES_MAX),
                 protocols: Kept::new(MACHINES_MAX),
+                jumps: Kept::new(JUMPS_MAX),
                 hosts: Kept::new(MACHINES_MAX),
                 clusters: Kept::new(CLUSTERS_MAX),
                 tokens: Kept::new(MACHINES_MAX),

@@ -1,7 +1,7 @@
 //! A connection to one host, and calls on it. Everything of the SSH library that we use is here and in `peer`, so
 //! that a change of it ends here.
 
-use crate::peer::Peer;
+use crate::peer::{Peer, Place};
 use domain::endpoint::HostPort;
 use provider::{ProviderError, ProviderResult};
 use russh::client::{self, AuthResult, Handle};
@@ -70,6 +70,8 @@ pub(crate) struct Client {
     told: Arc<Told>,
     /// What carries this one.
     _via: Option<Box<Client>>,
+    /// At a jump host.
+    _place: Option<Place>,
 }
 
 /// What came of a call, also when it was cut short.
@@ -126,7 +128,7 @@ async fn greet(
     let told = Arc::new(Told::default());
     let judge = Judge { pinned: pinned.clone(), told: Arc::clone(&told) };
     match client::connect_stream(config(), wire, judge).await {
-        Ok(handle) => Ok(Client { handle, told, _via: via }),
+        Ok(handle) => Ok(Client { handle, told, _via: via, _place: None }),
         Err(e) => Err(match (e, pinned, told.host_key.get()) {
             (russh::Error::UnknownKey, Some(pinned), Some(shown)) => {
                 ProviderError::host_key_changed(what, &pinned, shown)
@@ -186,6 +188,11 @@ impl Client {
             }
             AuthResult::Failure { .. } => Err(ProviderError::login_refused(&peer.what, &peer.credential_name)),
         }
+    }
+
+    /// This connection has that place.
+    pub fn holding(self, place: Option<Place>) -> Self {
+        Self { _place: place, ..self }
     }
 
     pub fn is_closed(&self) -> bool {

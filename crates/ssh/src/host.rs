@@ -3,7 +3,7 @@
 use crate::answer::{self, Answer, HostIdentity};
 use crate::client::{self, Client, Heard, Lost};
 use crate::peer::{Jump, Peer};
-use crate::reach::within;
+use crate::reach::{stopover, within};
 use crate::script::{self, Script};
 use domain::credential::SshLogin;
 use domain::endpoint::HostPort;
@@ -186,7 +186,7 @@ impl Inner {
         let within_each = self.timeouts.connect;
         let via = match &self.jump {
             None => None,
-            Some(jump) => Some(within(&jump.what, within_each, client::connect(jump, None)).await?),
+            Some(jump) => Some(stopover(jump, within_each).await?),
         };
         let client = within(&self.peer.what, within_each, client::connect(&self.peer, via)).await?;
         tracing::debug!(host = %self.peer.what, "connected by SSH");

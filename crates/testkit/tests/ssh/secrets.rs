@@ -84,8 +84,13 @@ async fn secrets_stand_nowhere() {
     let mut said = Vec::new();
 
     let host = Host::new(machine.at(), login.clone(), "fleet", machine.fingerprint(), None, patient());
-    let jump =
-        Jump { at: machine.at(), login: login.clone(), credential_name: "way".into(), host_key: "SHA256:x".into() };
+    let jump = Jump {
+        at: machine.at(),
+        login: login.clone(),
+        credential_name: "way".into(),
+        host_key: "SHA256:x".into(),
+        places: ssh::Places::new(1),
+    };
     said.push(format!("{host:?} {jump:?} {login:?}"));
 
     // it arrives: the digest is that of the secret, as another program tells it

@@ -9,6 +9,7 @@ use crate::lane::Lanes;
 use crate::management::Passwords;
 use crate::options::{Image, Options};
 use crate::sweep::Reading;
+use async_trait::async_trait;
 use domain::MachineId;
 use domain::endpoint::BmcEndpoint;
 use domain::machine::MachineSpec;
@@ -17,6 +18,7 @@ use kube::Cluster;
 use provider::{BootControl, ClusterControl, Exec, ImageControl, Inspect, Keyring, Management, PowerControl, Provider};
 use ssh::{Host, Places};
 use std::sync::Arc;
+use tokio::task::JoinSet;
 
 /// Drives machines by their BMC, their SSH endpoint and their cluster.
 #[derive(Clone)]
@@ -71,6 +73,7 @@ impl Datacenter {
     }
 }
 
+#[async_trait]
 impl Provider for Datacenter {
     fn inspect(&self) -> Option<&dyn Inspect> {
         Some(self)
@@ -109,6 +112,14 @@ impl Provider for Datacenter {
     }
     fn management(&self) -> Option<&dyn Management> {
         Some(self)
+    }
+    async fn close(&self) {
+        let mut closing = JoinSet::new();
+        for controller in self.inner.controllers.take_all() {
+            // in turn and within the fleet's bound, as every call
+            closing.spawn(async move { controller.close().await });
+        }
+        while closing.join_next().await.is_some() {}
     }
     fn resting(&self) -> usize {
         self.inner.redfish.resting() + self.inner.ipmi.resting() + self.inner.ssh.resting()

@@ -31,6 +31,9 @@ pub struct Options {
     pub host_rest_max: Duration,
     /// How long a sweep makes do with what an earlier login on the host has shown.
     pub host_reading: Duration,
+    /// A controller that nobody has asked for so long is forgotten, and its session closed: its machine is gone, or
+    /// another server looks after it.
+    pub forget_after: Duration,
     /// How long join material is good for.
     pub join_ttl: Duration,
     pub images: BTreeMap<String, Image>,
@@ -86,6 +89,7 @@ impl Default for Options {
             host_rest: Duration::from_secs(5),
             host_rest_max: Duration::from_secs(30),
             host_reading: Duration::from_secs(600),
+            forget_after: Duration::from_secs(15 * 60),
             join_ttl: Duration::from_secs(15 * 60),
             images: BTreeMap::new(),
         }

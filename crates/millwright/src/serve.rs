@@ -9,6 +9,7 @@ use crate::providers;
 use crate::secrets;
 use clap::Args;
 use engine::{Engine, EngineOptions};
+use provider::Providers;
 use reconcile::{Reconciler, ReconcilerOptions};
 use service::{Call, CallerLimits, NewMachine, Service, Vault};
 use std::net::SocketAddr;
@@ -58,6 +59,8 @@ pub struct ServeOptions {
 
 /// Simulated machines that one flag may register.
 const SIM_MACHINES_MAX: usize = 100_000;
+/// How long a stop waits for controllers to close our sessions; what is left ends by itself.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 /// How long a stop waits for canceled runs to end.
 const CANCEL_WITHIN: Duration = Duration::from_secs(30);
 
@@ -68,6 +71,7 @@ pub struct Server {
     pub admin: AdminToken,
     data: DataDir,
     engine: Engine,
+    providers: Providers,
     reconciler: Reconciler,
     stop: CancellationToken,
     /// Whether it speaks TLS.
@@ -198,7 +202,7 @@ impl Server {
         let listener = listen(&config.server.listen, tls.is_some() || options.allow_plaintext).await?;
         let address = listener.local_addr().map_err(|e| format!("listening on {}: {e}", config.server.listen))?;
         engine.start().await.map_err(|e| format!("starting the engine: {e}"))?;
-        let reconciler = Reconciler::start(service.store(), providers, observing);
+        let reconciler = Reconciler::start(service.store(), providers.clone(), observing);
         let stop = CancellationToken::new();
         let encrypted = tls.is_some();
         let serving = api::ServerOptions {
@@ -216,7 +220,20 @@ impl Server {
             ended
         });
         let cancel_runs = config.shutdown.active_runs == ActiveRuns::Cancel;
-        Ok(Self { service, address, admin, data, engine, reconciler, stop, encrypted, listening, deaf, cancel_runs })
+        Ok(Self {
+            service,
+            address,
+            admin,
+            data,
+            engine,
+            providers,
+            reconciler,
+            stop,
+            encrypted,
+            listening,
+            deaf,
+            cancel_runs,
+        })
     }
 
     pub fn url(&self) -> String {
@@ -241,6 +258,10 @@ impl Server {
             Ok(Ok(())) => {}
             Ok(Err(e)) => tracing::error!(error = %e, "serving"),
             Err(e) => tracing::error!(error = %e, "serving"),
+        }
+        // nobody asks a machine any more
+        if tokio::time::timeout(CLOSE_WITHIN, self.providers.close()).await.is_err() {
+            tracing::warn!("not every controller closed its session in time; what is left ends by itself");
         }
         let store = self.service.store().clone();
         // the last writes are durable before the process ends

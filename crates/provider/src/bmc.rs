@@ -31,6 +31,16 @@ pub trait Bmc: Send + Sync {
     /// Nobody will ask for a while: what is kept open for the next question is closed.
     fn hang_up(&self) {}
 
+    /// Whether a session of ours is open at the controller itself.
+    fn has_session(&self) -> bool {
+        false
+    }
+
+    /// Ends that session. Whoever asks afterwards opens another.
+    async fn close(&self) -> ProviderResult<()> {
+        Ok(())
+    }
+
     /// Who it is and how its power and boot stand: what a sweep asks of every machine.
     async fn state(&self) -> ProviderResult<BmcState>;
 

@@ -379,7 +379,9 @@ impl Client {
         let answer = Box::pin(self.send(Method::POST, &place, body, &[], true, deadline)).await?;
         match answer.status {
             200..300 => {
+                let body: Value = serde_json::from_slice(&answer.body).unwrap_or(Value::Null);
                 let at = header(&answer.headers, "location").and_then(|to| self.local(&to));
+                let at = at.or_else(|| Some(json::text(&body, "/@odata.id")).filter(|path| json::is_path(path)));
                 let Some(token) = header(&answer.headers, TOKEN.as_str()) else { return Ok(Auth::Basic) };
                 let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 Ok(Auth::Session { token: Secret::new(token), at, number })
@@ -401,6 +403,14 @@ impl Client {
     async fn login_refused(&self) -> ProviderError {
         *self.auth.lock().await = Auth::Refused { since: Instant::now() };
         ProviderError::login_refused(&self.name, &self.credential)
+    }
+
+    /// Whether there is one to end. Who is just logging in will have one.
+    pub fn has_session(&self) -> bool {
+        match self.auth.try_lock() {
+            Ok(auth) => matches!(&*auth, Auth::Session { at: Some(_), .. }),
+            Err(_) => true,
+        }
     }
 
     /// Ends the session, if one is open: controllers have few of them.

@@ -4,6 +4,7 @@ use crate::config::{ActiveRuns, Config};
 use crate::data_dir::{AdminToken, DataDir, Start};
 use crate::logging::Logging;
 use crate::maintenance::say;
+use crate::open_files;
 use crate::plan_folder;
 use crate::providers;
 use crate::secrets;
@@ -85,6 +86,7 @@ pub struct Server {
 pub async fn run(options: ServeOptions) -> Result<ExitCode, String> {
     let config = configure(&options)?;
     let logging = Logging::start(&config.log, &config.telemetry)?;
+    open_files::raise(&config);
     let ended = serve(&options, &config).await;
     logging.finish().await;
     ended

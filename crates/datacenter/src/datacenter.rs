@@ -9,14 +9,16 @@ use crate::lane::Lanes;
 use crate::management::Passwords;
 use crate::options::{Image, Options};
 use crate::sweep::Reading;
+use async_trait::async_trait;
 use domain::MachineId;
 use domain::endpoint::BmcEndpoint;
 use domain::machine::MachineSpec;
 use domain::plan::{RebootMode, RmaAction, StepKind};
 use kube::Cluster;
 use provider::{BootControl, ClusterControl, Exec, ImageControl, Inspect, Keyring, Management, PowerControl, Provider};
-use ssh::Host;
+use ssh::{Host, Places};
 use std::sync::Arc;
+use tokio::task::JoinSet;
 
 /// Drives machines by their BMC, their SSH endpoint and their cluster.
 #[derive(Clone)]
@@ -33,6 +35,8 @@ pub(crate) struct Inner {
     pub controllers: Kept<MachineId, controller::MadeFrom, Controller>,
     /// Which protocol was found where a machine does not say.
     pub protocols: Kept<MachineId, BmcEndpoint, BmcEndpoint>,
+    /// The places at each jump host.
+    pub jumps: Kept<String, (), Places>,
     pub hosts: Kept<MachineId, host::MadeFrom, Arc<Host>>,
     pub clusters: Kept<String, clusters::MadeFrom, Arc<Cluster>>,
     pub passwords: Passwords,
@@ -44,6 +48,7 @@ pub(crate) struct Inner {
 /// Machines whose controllers and hosts are kept; more are made again when needed.
 const MACHINES_MAX: usize = 50_000;
 const CLUSTERS_MAX: usize = 1_000;
+const JUMPS_MAX: usize = 10_000;
 
 impl Datacenter {
     pub fn new(options: Options, keyring: Arc<dyn Keyring>) -> Self {
@@ -55,6 +60,7 @@ impl Datacenter {
                 ssh: Arc::new(Lanes::to_hosts(&options)),
                 controllers: Kept::new(MACHINES_MAX),
                 protocols: Kept::new(MACHINES_MAX),
+                jumps: Kept::new(JUMPS_MAX),
                 hosts: Kept::new(MACHINES_MAX),
                 clusters: Kept::new(CLUSTERS_MAX),
                 tokens: Kept::new(MACHINES_MAX),
@@ -67,6 +73,7 @@ impl Datacenter {
     }
 }
 
+#[async_trait]
 impl Provider for Datacenter {
     fn inspect(&self) -> Option<&dyn Inspect> {
         Some(self)
@@ -105,6 +112,14 @@ impl Provider for Datacenter {
     }
     fn management(&self) -> Option<&dyn Management> {
         Some(self)
+    }
+    async fn close(&self) {
+        let mut closing = JoinSet::new();
+        for controller in self.inner.controllers.take_all() {
+            // in turn and within the fleet's bound, as every call
+            closing.spawn(async move { controller.close().await });
+        }
+        while closing.join_next().await.is_some() {}
     }
     fn resting(&self) -> usize {
         self.inner.redfish.resting() + self.inner.ipmi.resting() + self.inner.ssh.resting()

@@ -112,35 +112,19 @@ impl Inner {
         }
     }
 
-    /// What is on the disk, and which operation put it there.
-    pub async fn image_of(
-        &self,
-        target: &Target,
-        host: &HostIdentity,
-        begun: Option<&Installation>,
-    ) -> ProviderResult<Option<Install>> {
-        let mut words = host.image.as_deref().unwrap_or_default().split_whitespace();
-        let Some(image) = words.next() else { return Ok(None) };
-        let said = words.next().unwrap_or_default();
-        let Some(begun) = begun.filter(|begun| begun.image == image) else {
-            return Ok(Some(Install { image: image.to_owned(), operation: said.to_owned() }));
-        };
-        let new = said == begun.operation || (said.is_empty() && host.instance != begun.before);
-        if new && begun.is_open() {
-            if begun.state == Begun::Media {
-                self.take_out(target).await?;
-            }
-            let before = if host.instance.is_empty() { NOTHING.to_owned() } else { host.instance.clone() };
-            let closed = Installation { state: Begun::Closed, before, ..begun.clone() };
-            self.remember(target, &closed, "the installation is there").await?;
+    /// Takes out what an installation has left in the drive and closes it, if it is there. Only for the step that waits
+    /// for it: a sweep looks, and changes nothing.
+    pub async fn finish(&self, target: &Target, host: &HostIdentity, begun: &Installation) -> ProviderResult<()> {
+        let is_there = image_of(host, Some(begun)).is_some_and(|there| there.operation == begun.operation);
+        if !is_there || !begun.is_open() {
+            return Ok(());
         }
-        let ours = match begun.state {
-            Begun::Closed => said.is_empty() || said == begun.operation,
-            Begun::Media | Begun::Script => new,
-            Begun::Preparing => false,
-        };
-        let operation = if ours { begun.operation.clone() } else { said.to_owned() };
-        Ok(Some(Install { image: image.to_owned(), operation }))
+        if begun.state == Begun::Media {
+            self.take_out(target).await?;
+        }
+        let before = if host.instance.is_empty() { NOTHING.to_owned() } else { host.instance.clone() };
+        let closed = Installation { state: Begun::Closed, before, ..begun.clone() };
+        self.remember(target, &closed, "the installation is there").await
     }
 
     /// The installer has done its work: it must not run again at the next boot.
@@ -186,6 +170,23 @@ impl Inner {
             ProviderError::because(Reason::InvalidField, FailureClass::InvalidInput, message)
         })
     }
+}
+
+/// What is on the disk, and which operation put it there.
+pub(crate) fn image_of(host: &HostIdentity, begun: Option<&Installation>) -> Option<Install> {
+    let mut words = host.image.as_deref().unwrap_or_default().split_whitespace();
+    let image = words.next()?;
+    let said = words.next().unwrap_or_default();
+    let Some(begun) = begun.filter(|begun| begun.image == image) else {
+        return Some(Install { image: image.to_owned(), operation: said.to_owned() });
+    };
+    let ours = match begun.state {
+        Begun::Closed => said.is_empty() || said == begun.operation,
+        Begun::Media | Begun::Script => said == begun.operation || (said.is_empty() && host.instance != begun.before),
+        Begun::Preparing => false,
+    };
+    let operation = if ours { begun.operation.clone() } else { said.to_owned() };
+    Some(Install { image: image.to_owned(), operation })
 }
 
 /// A disk is overwritten only on a machine that is known to be the one that is meant.

@@ -9,7 +9,7 @@ use domain::endpoint::{BmcProtocol, TlsTrust};
 use domain::machine::{Labels, MachineSpec};
 use domain::stage::FailureClass;
 use domain::{MachineId, Reason, Secret};
-use provider::{Ack, Bmc, Discovered, Management, Notes, Pin, ProviderError, ProviderResult, Target};
+use provider::{Ack, Bmc, BmcState, Discovered, Management, Notes, Pin, ProviderError, ProviderResult, Target};
 
 /// Long enough that nobody guesses it, short enough for every controller we know of (some IPMI ones keep 16 bytes).
 const PASSWORD_CHARS: usize = 16;
@@ -18,9 +18,9 @@ const ALPHABET: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ234567
 
 #[async_trait]
 impl Management for Datacenter {
-    async fn bmc(&self, target: &Target) -> ProviderResult<Box<dyn Bmc + '_>> {
-        let (bmc, _) = self.inner.checked(target, For::Work).await?;
-        Ok(Box::new(bmc))
+    async fn bmc(&self, target: &Target) -> ProviderResult<(Box<dyn Bmc + '_>, BmcState)> {
+        let (bmc, state) = self.inner.checked(target, For::Work).await?;
+        Ok((Box::new(bmc), state))
     }
 
     async fn discover(&self, spec: &MachineSpec) -> ProviderResult<Discovered> {

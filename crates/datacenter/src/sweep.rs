@@ -2,7 +2,7 @@
 
 use crate::datacenter::{Datacenter, Inner};
 use crate::host::is_down;
-use crate::installation::{Going, Installation};
+use crate::installation::{Going, Installation, image_of};
 use crate::lane::For;
 use async_trait::async_trait;
 use domain::Reason;
@@ -56,7 +56,7 @@ impl Inner {
                 return Err(ProviderError::unreachable(&what, "its system does not answer, and it has no BMC to ask"));
             }
         };
-        let now = self.disk(target, &system, begun).await?;
+        let now = self.disk(target, &system, begun, whom).await?;
         let last_reset = bmc.as_ref().map_or(String::new(), |bmc| bmc.last_reset.clone());
         let (bmc_serial, bmc_uuid) =
             bmc.as_ref().map_or((String::new(), String::new()), |b| (b.serial_number.clone(), b.system_uuid.clone()));
@@ -122,10 +122,16 @@ impl Inner {
         (reading.at.elapsed() < self.options.host_reading).then_some(reading)
     }
 
-    async fn disk(&self, target: &Target, system: &System, begun: Option<Installation>) -> ProviderResult<Disk> {
+    async fn disk(
+        &self,
+        target: &Target,
+        system: &System,
+        begun: Option<Installation>,
+        whom: For,
+    ) -> ProviderResult<Disk> {
         let in_hand = begun.as_ref().is_some_and(Installation::is_open);
         let disk = match system {
-            System::Read(host) => self.read(target, host, begun.as_ref()).await?,
+            System::Read(host) => self.read(target, host, begun.as_ref(), whom).await?,
             // as long as nobody has installed anything, it is what it was
             System::Up | System::Down | System::Closed if !in_hand => {
                 let known = self.readings.get(&target.machine_id, &shown_by(target, begun.as_ref()));
@@ -134,13 +140,22 @@ impl Inner {
             System::Up | System::Down | System::Closed | System::NotAsked => Disk::default(),
         };
         match begun.filter(Installation::is_open) {
-            Some(begun) => self.in_hand(target, disk, begun).await,
+            Some(begun) => self.in_hand(target, disk, begun, whom).await,
             None => Ok(disk),
         }
     }
 
-    async fn read(&self, target: &Target, host: &HostIdentity, begun: Option<&Installation>) -> ProviderResult<Disk> {
-        let image = self.image_of(target, host, begun).await?;
+    async fn read(
+        &self,
+        target: &Target,
+        host: &HostIdentity,
+        begun: Option<&Installation>,
+        whom: For,
+    ) -> ProviderResult<Disk> {
+        if let (For::Work, Some(begun)) = (whom, begun) {
+            self.finish(target, host, begun).await?;
+        }
+        let image = image_of(host, begun);
         let reading = Reading { at: Instant::now(), image: image.clone() };
         // by what is begun now: it may have been seen to be done
         let begun = self.begun(target).await?;
@@ -149,7 +164,7 @@ impl Inner {
     }
 
     /// An installation is open: it is there, goes on, or went wrong.
-    async fn in_hand(&self, target: &Target, disk: Disk, begun: Installation) -> ProviderResult<Disk> {
+    async fn in_hand(&self, target: &Target, disk: Disk, begun: Installation, whom: For) -> ProviderResult<Disk> {
         let is_there = |disk: &Disk| disk.installed.as_ref().is_some_and(|i| i.operation == begun.operation);
         if is_there(&disk) {
             return Ok(disk);
@@ -163,8 +178,8 @@ impl Inner {
             }
             Going::Wrong(why) => {
                 // the disk was read before that was heard, and the last thing a script does is to write there
-                let host = self.reading(target, For::Work).await?;
-                let disk = self.read(target, &host, Some(&begun)).await?;
+                let host = self.reading(target, whom).await?;
+                let disk = self.read(target, &host, Some(&begun), whom).await?;
                 if is_there(&disk) {
                     return Ok(disk);
                 }

@@ -266,6 +266,7 @@ pub trait RmaControl: Send + Sync {
 }
 
 /// A provider is the set of capabilities it has.
+#[async_trait]
 pub trait Provider: Send + Sync {
     fn inspect(&self) -> Option<&dyn Inspect> {
         None
@@ -300,6 +301,9 @@ pub trait Provider: Send + Sync {
     fn lacks(&self, _spec: &MachineSpec, _step: &StepKind) -> Option<String> {
         None
     }
+
+    /// The server stops: whatever is kept open out there is closed, as far as it answers.
+    async fn close(&self) {}
 
     /// How many of its endpoints are left alone at the moment, because they do not answer.
     fn resting(&self) -> usize {

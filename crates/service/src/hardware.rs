@@ -352,7 +352,7 @@ impl Service {
         let provider = self.inner.providers.get(machine.spec.provider_name(&machine.labels))?;
         let (management, target) = (managed(provider.as_ref(), &machine)?, Target::of(&machine));
         answer(&controller_of(&machine), within, async {
-            let bmc = management.bmc(&target).await?;
+            let (bmc, _) = management.bmc(&target).await?;
             question(bmc.as_ref()).await
         })
         .await
@@ -372,8 +372,8 @@ impl Service {
             let provider = service.inner.providers.get(machine.spec.provider_name(&machine.labels))?;
             let (management, target) = (managed(provider.as_ref(), &machine)?, Target::of(&machine));
             let bmc = answer(&controller_of(&machine), service.look_within(), async {
-                let bmc = management.bmc(&target).await?;
-                let state = bmc.state().await?;
+                // whatever a provider forgets
+                let (bmc, state) = management.bmc(&target).await?;
                 match another_machine(&machine.spec, &state.serial_number, &state.system_uuid) {
                     Some(problem) => Err(ProviderError::wrong_machine(format!("{}: {problem}", bmc.name()))),
                     None => Ok(bmc),

@@ -216,12 +216,14 @@ impl Bmc for SimBmc<'_> {
 
 #[async_trait]
 impl Management for SimFleet {
-    async fn bmc(&self, target: &Target) -> ProviderResult<Box<dyn Bmc + '_>> {
+    async fn bmc(&self, target: &Target) -> ProviderResult<(Box<dyn Bmc + '_>, BmcState)> {
         if Rule::another_machine_shows(&target.labels) {
             return Err(wrong_machine(target));
         }
         let name = format!("the simulated BMC of {}", target.machine_id);
-        Ok(Box::new(SimBmc { fleet: self, target: target.clone(), name }))
+        let bmc = SimBmc { fleet: self, target: target.clone(), name };
+        let state = bmc.state().await?;
+        Ok((Box::new(bmc), state))
     }
 
     /// Whatever the endpoint says, a machine stands there, always the same one; none at names under `invalid`.

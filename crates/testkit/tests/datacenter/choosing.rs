@@ -1,8 +1,8 @@
 //! Which way to a machine is taken, by what it is known, and who it must be before anything is done to it.
 
-use crate::ground::{Ground, MEDIA_IMAGE, PASSWORD, is_machine, operation, options, refused, target};
+use crate::ground::{Ground, MEDIA_IMAGE, PASSWORD, is_machine, operation, options, refused, target, until};
 use async_trait::async_trait;
-use datacenter::Datacenter;
+use datacenter::{Datacenter, Options};
 use domain::credential::Credential;
 use domain::machine::MachineSpec;
 use domain::plan::{BootMode, RebootMode};
@@ -149,7 +149,7 @@ async fn every_change_asks_first_who_it_is() {
     refused(dc.install(t, MEDIA_IMAGE, "", &op).await, wrong, &both);
     refused(dc.install(t, crate::ground::SCRIPT_IMAGE, "", &op).await, wrong, &both);
     refused(dc.rotate_password(t).await, wrong, &both);
-    refused(dc.bmc(t).await.map(|bmc| bmc.name().to_owned()), wrong, &both);
+    refused(dc.bmc(t).await.map(|(bmc, _)| bmc.name().to_owned()), wrong, &both);
     let own = |w: &What| !matches!(w, What::LoggedIn | What::LoggedOut);
     assert!(!g.responder.journal().iter().any(|e| own(&e.what)), "{:?}", g.responder.journal());
     assert_eq!(g.installs(), 0);
@@ -177,6 +177,34 @@ async fn a_machine_with_ssh_alone_is_looked_at_by_ssh() {
     refused(dc.reset(&target, RebootMode::Bmc, &operation("reboot", 1)).await, Reason::CapabilityMissing, &["no BMC"]);
     tokio::task::block_in_place(|| host.power_off());
     refused(dc.inspect(&target).await, Reason::Unreachable, &["no BMC to ask"]);
+}
+
+/// A sweep that only wants to know whether a host answers logs in on the way to it, and nowhere else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_behind_a_jump_host_logs_in_on_the_way_only() {
+    // its own jump host: every login is in one log
+    let host = Arc::new(tokio::task::spawn_blocking(SshHost::start).await.expect("a host"));
+    is_machine(&host, "SN-BEHIND", "");
+    let keyring = Arc::new(MemoryKeyring::default().with("ssh", Credential::Ssh(host.login())));
+    let spec = MachineSpec {
+        ssh_endpoint: format!("ssh://{at}?jump={at}", at = host.at()),
+        credentials_ref: "ssh".into(),
+        serial_number: "SN-BEHIND".into(),
+        ..MachineSpec::default()
+    };
+    // one place there is enough for one look after the other
+    let (dc, target) = (Datacenter::new(Options { jump_connections: 1, ..options() }, keyring), target(spec));
+    let said = |words: &str| host.console().matches(words).count();
+    assert!(dc.watch(&target).await.expect("a look").disk_read);
+    // on the way to its key, on the way to it, and there
+    until("its log tells of all three", || said("Accepted publickey") == 3).await;
+    for sweep in 1..=3 {
+        let before = (said("Accepted publickey"), said("Starting session"));
+        let seen = dc.watch(&target).await.unwrap_or_else(|e| panic!("sweep {sweep}: {e}"));
+        assert!(seen.reachable);
+        until("its log tells", || said("Accepted publickey") > before.0).await;
+        assert_eq!((said("Accepted publickey"), said("Starting session")), (before.0 + 1, before.1), "sweep {sweep}");
+    }
 }
 
 /// Who has no business on a host, or no key for it, still sees what the BMC says.

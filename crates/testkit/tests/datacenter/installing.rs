@@ -48,6 +48,28 @@ async fn media_are_put_in_booted_once_and_taken_out() {
     assert_eq!(g.keyring.pin_of(g.target.machine_id.as_str(), Pin::SshHostKey), pinned, "the pin stands");
 }
 
+/// However often it is looked at by those who only watch, and be it under a freeze: the drive is the step's to empty.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_sees_that_it_is_there_and_touches_nothing() {
+    let g = Ground::whole(options()).await;
+    let op = operation("repave", 1);
+    install(&g, MEDIA_IMAGE, &op).await.map(drop).expect("begun");
+    g.settled().await;
+    let begun = tokio::time::Instant::now();
+    let mut seen = 0;
+    while seen < 3 {
+        let look = g.dc.watch(&g.target).await;
+        let there = look.as_ref().ok().and_then(|look| look.installed.as_ref());
+        seen += usize::from(there.is_some_and(|i| i.image == MEDIA_IMAGE && i.operation == op.key()));
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "never seen: {look:?}");
+    }
+    let outs = || g.responder.done_to(1).iter().filter(|what| **what == What::MediaOut).count();
+    assert_eq!((outs(), g.responder.system(1).media.as_deref()), (0, Some(ISO)), "{:?}", g.responder.done_to(1));
+    is_there(&g, MEDIA_IMAGE, &op).await;
+    g.dc.watch(&g.target).await.map(drop).expect("a look");
+    assert_eq!((outs(), g.responder.system(1).media), (1, None), "by the step, once");
+}
+
 /// The same image is on the disk already, so that it is there proves nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_image_again_is_done_only_by_a_new_system() {

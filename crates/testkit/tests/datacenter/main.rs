@@ -15,6 +15,7 @@ mod ground;
 mod installing;
 mod passwords;
 mod rebooting;
+mod sessions;
 mod subjects;
 mod suite;
 mod suite_provider;

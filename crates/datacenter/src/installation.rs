@@ -14,7 +14,7 @@ use domain::plan::BootMode;
 use domain::stage::FailureClass;
 use provider::{
     Ack, Bmc as _, Command, ExecState, ImageControl, Install, Operation, Pin, PowerState, ProviderError,
-    ProviderResult, Target,
+    ProviderResult, Swap, Target,
 };
 use ssh::HostIdentity;
 use std::collections::BTreeMap;
@@ -69,7 +69,8 @@ impl Installation {
             _ => return None,
         };
         let mut word = || words.next().map(str::to_owned);
-        Some(Self { operation: word()?, image: word()?, before: word()?, state })
+        let begun = Self { operation: word()?, image: word()?, before: word()?, state };
+        words.next().is_none().then_some(begun)
     }
 
     /// Whether the system may be another at any moment.
@@ -81,6 +82,14 @@ impl Installation {
     }
 }
 
+/// Several servers may look at one machine. Whoever is overtaken looks again; so often in a row nobody is.
+const LOOKS_AGAIN: usize = 8;
+
+fn overtaken(target: &Target) -> ProviderError {
+    let message = format!("what was begun on machine {} was changed by somebody else meanwhile", target.machine_id);
+    ProviderError::transient(message)
+}
+
 /// How an installation goes that has not shown itself on the disk.
 pub(crate) enum Going {
     /// As far as anybody can tell.
@@ -90,26 +99,64 @@ pub(crate) enum Going {
     Wrong(String),
 }
 
+/// What a disk was taken for.
+enum Judged {
+    As(Option<Install>),
+    /// By what is begun no longer.
+    Overtaken,
+}
+
 impl Inner {
     /// What was begun last, if anything.
     pub async fn begun(&self, target: &Target) -> ProviderResult<Option<Installation>> {
         let kept = self.keyring.pinned(&target.machine_id, Pin::Installation, "").await?;
-        Ok(kept.as_deref().and_then(Installation::parse))
+        let begun = kept.as_deref().and_then(Installation::parse);
+        if begun.is_none() && kept.is_some() {
+            // nobody can make anything of it: it must not stand in the way of the next one
+            self.keyring.unpin(&target.machine_id, Pin::Installation, "it cannot be read").await?;
+        }
+        Ok(begun)
     }
 
-    async fn remember(&self, target: &Target, installation: &Installation, why: &str) -> ProviderResult<()> {
-        self.keyring.repin(&target.machine_id, Pin::Installation, "", &installation.text(), why).await
+    /// In the place of what was read: what has been begun since is newer than whatever we make of the old one.
+    async fn remember(
+        &self,
+        target: &Target,
+        read: Option<&Installation>,
+        now: &Installation,
+        why: &str,
+    ) -> ProviderResult<Swap> {
+        let read = read.map(Installation::text);
+        self.keyring.repin(&target.machine_id, Pin::Installation, "", read.as_deref(), &now.text(), why).await
+    }
+
+    /// The same, where nothing may be touched unless it is remembered. Overtaken is a no: look, and begin again.
+    async fn must_remember(
+        &self,
+        target: &Target,
+        read: Option<&Installation>,
+        now: &Installation,
+        why: &str,
+    ) -> ProviderResult<()> {
+        match self.remember(target, read, now, why).await? {
+            Swap::Kept => Ok(()),
+            Swap::Overtaken => Err(overtaken(target)),
+        }
     }
 
     /// Whatever was begun is no longer waited for. What is there now is what the next one must differ from.
     pub async fn close_installation(&self, target: &Target, why: &str) -> ProviderResult<()> {
-        match self.begun(target).await? {
-            Some(begun) if begun.state != Begun::Closed => {
-                let closed = Installation { state: Begun::Closed, image: NOTHING.to_owned(), ..begun };
-                self.remember(target, &closed, why).await
+        for _ in 0..LOOKS_AGAIN {
+            let Some(begun) = self.begun(target).await?.filter(|begun| begun.state != Begun::Closed) else {
+                return Ok(());
+            };
+            let closed = Installation { state: Begun::Closed, image: NOTHING.to_owned(), ..begun.clone() };
+            match self.remember(target, Some(&begun), &closed, why).await? {
+                Swap::Kept => return Ok(()),
+                Swap::Overtaken => {}
             }
-            Some(_) | None => Ok(()),
         }
+        Err(overtaken(target))
     }
 
     /// What is on the disk, and which operation put it there.
@@ -119,20 +166,43 @@ impl Inner {
         host: &HostIdentity,
         begun: Option<&Installation>,
     ) -> ProviderResult<Option<Install>> {
+        let mut begun = begun.cloned();
+        for _ in 0..LOOKS_AGAIN {
+            if let Judged::As(install) = self.judged(target, host, begun.as_ref()).await? {
+                return Ok(install);
+            }
+            begun = self.begun(target).await?;
+        }
+        Err(overtaken(target))
+    }
+
+    async fn judged(
+        &self,
+        target: &Target,
+        host: &HostIdentity,
+        begun: Option<&Installation>,
+    ) -> ProviderResult<Judged> {
         let mut words = host.image.as_deref().unwrap_or_default().split_whitespace();
-        let Some(image) = words.next() else { return Ok(None) };
+        let Some(image) = words.next() else { return Ok(Judged::As(None)) };
         let said = words.next().unwrap_or_default();
         let Some(begun) = begun.filter(|begun| begun.image == image) else {
-            return Ok(Some(Install { image: image.to_owned(), operation: said.to_owned() }));
+            return Ok(Judged::As(Some(Install { image: image.to_owned(), operation: said.to_owned() })));
         };
         let new = said == begun.operation || (said.is_empty() && host.instance != begun.before);
         if new && begun.is_open() {
+            // a look may be slow: the disc of the next installation is not taken out
+            if self.begun(target).await?.as_ref() != Some(begun) {
+                return Ok(Judged::Overtaken);
+            }
             if begun.state == Begun::Media {
                 self.take_out(target).await?;
             }
             let before = if host.instance.is_empty() { NOTHING.to_owned() } else { host.instance.clone() };
             let closed = Installation { state: Begun::Closed, before, ..begun.clone() };
-            self.remember(target, &closed, "the installation is there").await?;
+            match self.remember(target, Some(begun), &closed, "the installation is there").await? {
+                Swap::Kept => {}
+                Swap::Overtaken => return Ok(Judged::Overtaken),
+            }
         }
         let ours = match begun.state {
             Begun::Closed => said.is_empty() || said == begun.operation,
@@ -140,7 +210,7 @@ impl Inner {
             Begun::Preparing => false,
         };
         let operation = if ours { begun.operation.clone() } else { said.to_owned() };
-        Ok(Some(Install { image: image.to_owned(), operation }))
+        Ok(Judged::As(Some(Install { image: image.to_owned(), operation })))
     }
 
     /// The installer has done its work: it must not run again at the next boot.
@@ -233,7 +303,7 @@ impl ImageControl for Datacenter {
             Err(e) if e.reason() == Reason::WrongMachine => return Err(e),
             Err(e) if matches!(how, Image::Script { .. }) => return Err(e),
             // then what was there last is what a new one must differ from
-            Err(_) => earlier.map_or(NOTHING.to_owned(), |earlier| earlier.before),
+            Err(_) => earlier.as_ref().map_or(NOTHING.to_owned(), |earlier| earlier.before.clone()),
         };
         let state = match &how {
             Image::Media { .. } => Begun::Preparing,
@@ -251,7 +321,7 @@ impl ImageControl for Datacenter {
                 let (bmc, now) = inner.checked(target, For::Work).await?;
                 must_confirm(target, "the BMC", &now.serial_number, &now.system_uuid)?;
                 let why = format!("{} installs {image}", op.key());
-                inner.remember(target, &begun, &why).await?;
+                inner.must_remember(target, earlier.as_ref(), &begun, &why).await?;
                 // nothing has begun yet: what was not answered is simply done again
                 let again = |e| match e {
                     ProviderError::Unknown { message } => ProviderError::transient(message),
@@ -265,10 +335,14 @@ impl ImageControl for Datacenter {
                     PowerState::Off => PowerAction::On,
                 };
                 // from here on it may have begun, whatever is heard
-                inner.remember(target, &Installation { state: Begun::Media, ..begun.clone() }, &why).await?;
+                let booting = Installation { state: Begun::Media, ..begun.clone() };
+                inner.must_remember(target, Some(&begun), &booting, &why).await?;
                 if let Err(no) = bmc.power(action).await {
                     if matches!(no, ProviderError::Refused { .. }) {
-                        inner.remember(target, &begun, "the BMC refused to start the machine").await?;
+                        // unless somebody has closed it since
+                        let _ = inner
+                            .remember(target, Some(&booting), &begun, "the BMC refused to start the machine")
+                            .await?;
                     }
                     return Err(no);
                 }
@@ -277,7 +351,8 @@ impl ImageControl for Datacenter {
                 if !target.spec.bmc_endpoint.is_empty() {
                     inner.checked(target, For::Work).await?;
                 }
-                inner.remember(target, &begun, &format!("{} installs {image}", op.key())).await?;
+                let why = format!("{} installs {image}", op.key());
+                inner.must_remember(target, earlier.as_ref(), &begun, &why).await?;
                 let environment = BTreeMap::from([
                     ("MILLWRIGHT_IMAGE".to_owned(), image.to_owned()),
                     ("MILLWRIGHT_OPERATION".to_owned(), op.key()),

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use domain::credential::{BmcLogin, Credential, SshLogin};
 use domain::stage::FailureClass;
 use domain::{MachineId, Reason, Secret};
-use provider::{Keyring, Pin, ProviderError, ProviderResult};
+use provider::{Keyring, Pin, ProviderError, ProviderResult, Swap};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -40,6 +40,11 @@ impl MemoryKeyring {
         self.with(name, Credential::Ssh(SshLogin { username: username.to_owned(), private_key, passphrase }))
     }
 
+    /// As an admin sets it, whatever was there.
+    pub fn set(&self, name: &str, credential: Credential) {
+        lock(&self.credentials).insert(name.to_owned(), credential);
+    }
+
     pub fn get(&self, name: &str) -> Option<Credential> {
         lock(&self.credentials).get(name).cloned()
     }
@@ -59,9 +64,19 @@ impl Keyring for MemoryKeyring {
         })
     }
 
-    async fn replace(&self, name: &str, credential: &Credential) -> ProviderResult<()> {
-        lock(&self.credentials).insert(name.to_owned(), credential.clone());
-        Ok(())
+    async fn replace(&self, name: &str, read: &Credential, new: &Credential) -> ProviderResult<Swap> {
+        let mut credentials = lock(&self.credentials);
+        match credentials.get(name) {
+            Some(now) if now == read || now == new => {
+                credentials.insert(name.to_owned(), new.clone());
+                Ok(Swap::Kept)
+            }
+            Some(_) => Ok(Swap::Overtaken),
+            None => {
+                let message = format!("there is no credential {name:?}");
+                Err(ProviderError::because(Reason::CredentialNotFound, FailureClass::NeedsOperator, message))
+            }
+        }
     }
 
     async fn pinned(&self, machine: &MachineId, pin: Pin, endpoint: &str) -> ProviderResult<Option<String>> {
@@ -84,11 +99,18 @@ impl Keyring for MemoryKeyring {
         machine: &MachineId,
         pin: Pin,
         endpoint: &str,
+        read: Option<&str>,
         value: &str,
         _why: &str,
-    ) -> ProviderResult<()> {
-        lock(&self.pins).insert((machine.to_string(), pin.as_str()), (endpoint.to_owned(), value.to_owned()));
-        Ok(())
+    ) -> ProviderResult<Swap> {
+        let mut pins = lock(&self.pins);
+        let key = (machine.to_string(), pin.as_str());
+        let now = pins.get(&key).filter(|(at, _)| at == endpoint).map(|(_, value)| value.as_str());
+        if now != read && now != Some(value) {
+            return Ok(Swap::Overtaken);
+        }
+        pins.insert(key, (endpoint.to_owned(), value.to_owned()));
+        Ok(Swap::Kept)
     }
 
     async fn unpin(&self, machine: &MachineId, pin: Pin, _why: &str) -> ProviderResult<()> {

@@ -9,7 +9,7 @@ use domain::plan::{BootMode, RebootMode};
 use domain::{MachineId, Reason};
 use provider::{
     BootControl as _, ImageControl as _, Inspect as _, Keyring, Management as _, Pin, PowerControl as _, PowerState,
-    ProviderResult,
+    ProviderResult, Swap,
 };
 use std::sync::{Arc, Mutex};
 use testkit::ipmi_sim::IpmiSim;
@@ -31,8 +31,8 @@ impl Keyring for Watching {
     async fn credential(&self, name: &str) -> ProviderResult<Credential> {
         self.inner.credential(name).await
     }
-    async fn replace(&self, name: &str, credential: &Credential) -> ProviderResult<()> {
-        self.inner.replace(name, credential).await
+    async fn replace(&self, name: &str, read: &Credential, new: &Credential) -> ProviderResult<Swap> {
+        self.inner.replace(name, read, new).await
     }
     async fn pinned(&self, machine: &MachineId, pin: Pin, endpoint: &str) -> ProviderResult<Option<String>> {
         self.inner.pinned(machine, pin, endpoint).await
@@ -41,8 +41,16 @@ impl Keyring for Watching {
         *self.at_pinning.lock().expect("not poisoned") = Some((self.questions)());
         self.inner.pin(machine, pin, endpoint, seen).await
     }
-    async fn repin(&self, machine: &MachineId, pin: Pin, at: &str, value: &str, why: &str) -> ProviderResult<()> {
-        self.inner.repin(machine, pin, at, value, why).await
+    async fn repin(
+        &self,
+        machine: &MachineId,
+        pin: Pin,
+        at: &str,
+        read: Option<&str>,
+        value: &str,
+        why: &str,
+    ) -> ProviderResult<Swap> {
+        self.inner.repin(machine, pin, at, read, value, why).await
     }
     async fn unpin(&self, machine: &MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
         self.inner.unpin(machine, pin, why).await

@@ -18,3 +18,4 @@ mod rebooting;
 mod subjects;
 mod suite;
 mod suite_provider;
+mod two_servers;

@@ -11,6 +11,7 @@ use crate::options::{Image, Options};
 use crate::sweep::Reading;
 use domain::MachineId;
 use domain::endpoint::BmcEndpoint;
+use domain::hardware::BootOverride;
 use domain::machine::MachineSpec;
 use domain::plan::{RebootMode, RmaAction, StepKind};
 use kube::Cluster;
@@ -39,6 +40,8 @@ pub(crate) struct Inner {
     /// The token that a machine was given to join with, until it has served. Whoever is lost leaves it to its end.
     pub tokens: Kept<MachineId, String, String>,
     pub readings: Kept<MachineId, String, Reading>,
+    /// What a step has set, by how the controller shows it: some have fewer words than we do.
+    pub boots: Kept<MachineId, BootOverride, BootOverride>,
 }
 
 /// Machines whose controllers and hosts are kept; more are made again when needed.
@@ -60,6 +63,7 @@ impl Datacenter {
                 tokens: Kept::new(MACHINES_MAX),
                 passwords: Passwords::default(),
                 readings: Kept::new(MACHINES_MAX),
+                boots: Kept::new(MACHINES_MAX),
                 options,
                 keyring,
             }),

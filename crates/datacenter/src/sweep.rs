@@ -78,7 +78,9 @@ impl Inner {
                 System::NotAsked if target.spec.ssh_endpoint.is_empty() => last_reset,
                 System::NotAsked | System::Down | System::Closed | System::Up => String::new(),
             },
-            boot_override: bmc.and_then(|bmc| bmc.boot).map(|boot| boot.mode),
+            boot_override: bmc
+                .and_then(|bmc| bmc.boot)
+                .map(|shown| self.boots.get(&target.machine_id, &shown).unwrap_or(shown)),
             installed: now.installed,
             disk_read: now.read,
             installing: now.installing,

@@ -233,7 +233,7 @@ impl Lane {
         assert_eq!(seen.power == PowerState::On, world.powered, "{name}: power");
         assert_eq!(seen.reachable, world.up, "{name}: reachable");
         assert_eq!(seen.boot_id, world.boots.to_string(), "{name}: boots");
-        assert_eq!(seen.boot_override.map(|m| m.to_string()), world.boot_override, "{name}: boot override");
+        assert_eq!(seen.boot_override.map(|o| o.mode.to_string()), world.boot_override, "{name}: boot override");
         assert_eq!(seen.installed.map(|i| i.image), world.image, "{name}: image");
         assert_eq!(sim.current(&target).await.expect("a look"), world.network, "{name}: network");
         let open = sim.open_return_of(&target).await.expect("a look").is_some();

@@ -283,3 +283,41 @@ async fn servers_that_renew_do_not_take_each_other_for_dead() {
     one.stop().await;
     two.stop().await;
 }
+
+fn by_hand(stage: &str) -> Operation {
+    let execution = domain::ExecutionId::from_text("exe_by_hand");
+    Operation { execution, stage: stage.into(), attempt: 1, fence: "0.0".into() }
+}
+
+/// What is set for all boots is not what was asked for the next one, nor the other way round.
+#[tokio::test(start_paused = true)]
+async fn a_boot_override_is_compared_with_how_long_it_is_for() {
+    for (n, (asked, there, sets)) in
+        [(false, true, 2), (true, false, 2), (false, false, 1), (true, true, 1)].into_iter().enumerate()
+    {
+        let fleet = Fleet::new(Database::Memory, 1);
+        let engine = fleet.engine(quick("one"), None);
+        let service = fleet.service(&engine).await;
+        let machine = labelled("m-1", &[]);
+        let target = Target {
+            machine_id: domain::MachineId::from_text("m-1"),
+            labels: machine.labels.clone(),
+            spec: machine.spec.clone(),
+            notes: provider::Notes::default(),
+        };
+        service.register_machine(&admin(), machine).await.expect("registers");
+        fleet.sim.set_boot(&target, BootMode::Pxe, there, &by_hand("boot")).await.map(drop).expect("is set");
+        let kind = StepKind::Netboot { mode: BootMode::Pxe, persistent: asked };
+        let step = Step { name: "netboot".into(), timeout_seconds: None, max_retries: Some(0), kind };
+        let plan = Plan { id: "steps".into(), display_name: String::new(), steps: vec![step] };
+        service.create_plan(&admin(), plan, "api").await.expect("creates");
+        engine.start().await.expect("starts");
+        let request = StartRun { plan_id: "steps".into(), ..start("m-1", "", "r") };
+        let run = service.start_run(&admin(), request).await.expect("starts").run.id.to_string();
+        assert_eq!(until_ended(&service, &run).await.run.phase, RunPhase::Succeeded);
+        let set = fleet.sim.inspect(&target).await.expect("a look").boot_override.expect("is set");
+        assert_eq!((set.mode, set.persistent), (BootMode::Pxe, asked), "case {n}");
+        let effects = fleet.sim.effects().expect("reads");
+        assert_eq!(effects.iter().filter(|e| e.kind == "netboot").count(), sets, "case {n}");
+    }
+}

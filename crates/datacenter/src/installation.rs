@@ -188,7 +188,17 @@ impl Inner {
         let Some(begun) = begun.filter(|begun| begun.image == image) else {
             return Ok(Judged::As(Some(Install { image: image.to_owned(), operation: said.to_owned() })));
         };
-        let new = said == begun.operation || (said.is_empty() && host.instance != begun.before);
+        let known = begun.before != NOTHING && !host.instance.is_empty();
+        let new = said == begun.operation || (said.is_empty() && known && host.instance != begun.before);
+        if said.is_empty() && !known && begun.is_open() && self.unproven.get(&target.machine_id, begun).is_none() {
+            self.unproven.put(&target.machine_id, begun.clone(), ());
+            target.notes.add(format!(
+                "image {image} is on the disk, and whether {} has put it there cannot be told: nobody could read the \
+                 system before, and /etc/millwright-image does not name the operation; it is waited for, and the next \
+                 attempt knows what a new system must differ from",
+                begun.operation
+            ));
+        }
         if new && begun.is_open() {
             // a look may be slow: the disc of the next installation is not taken out
             if self.begun(target).await?.as_ref() != Some(begun) {

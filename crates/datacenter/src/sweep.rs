@@ -75,9 +75,10 @@ impl Inner {
             boot_id: match &system {
                 System::Read(host) => host.boot_id.clone(),
                 // only where there is no other: the two are never compared with each other
-                System::NotAsked if target.spec.ssh_endpoint.is_empty() => last_reset,
+                System::NotAsked if target.spec.ssh_endpoint.is_empty() => last_reset.clone(),
                 System::NotAsked | System::Down | System::Closed | System::Up => String::new(),
             },
+            last_reset,
             boot_override: bmc
                 .and_then(|bmc| bmc.boot)
                 .map(|shown| self.boots.get(&target.machine_id, &shown).unwrap_or(shown)),

@@ -25,6 +25,8 @@ pub struct Inspection {
     pub host_asked: bool,
     /// Changes with every boot: the proof that one happened. Empty: nobody tells now.
     pub boot_id: String,
+    /// When the controller says that it was last reset; only compared with itself. Empty: it does not tell.
+    pub last_reset: String,
     /// The boot source set for the next boot, or for all of them, if any; as it was asked for, where a controller has
     /// other words for it.
     pub boot_override: Option<BootOverride>,

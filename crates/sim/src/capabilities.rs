@@ -67,6 +67,7 @@ impl Inspect for SimFleet {
                 reachable: machine.up,
                 host_asked: true,
                 boot_id: machine.boots.to_string(),
+                last_reset: String::new(),
                 boot_override: inventory::boot_override(machine),
                 installed: machine.installed.clone(),
                 disk_read: true,

@@ -78,6 +78,30 @@ async fn the_same_image_again_is_done_only_by_a_new_system() {
     is_there(&g, MEDIA_IMAGE, &third).await;
 }
 
+/// The image was on the disk before anybody could read it, and the controller ignores the disc: that it is there
+/// is no proof of anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_system_that_nobody_could_read_before_is_not_taken_for_a_new_one() {
+    let g = Ground::whole(options()).await;
+    std::fs::write(g.host().inside("/etc/millwright-image"), format!("{MEDIA_IMAGE}\n")).expect("a mark");
+    tokio::task::block_in_place(|| g.host().power_off());
+    g.installer(Installer::IgnoresTheDisc);
+    let first = operation("repave", 1);
+    install(&g, MEDIA_IMAGE, &first).await.map(drop).expect("begun");
+    g.settled().await;
+    let seen = looks_until(&g, "it is up", |seen| !seen.boot_id.is_empty()).await;
+    assert_eq!((seen.installed, seen.installing.map(|i| i.operation)), (None, Some(first.key())));
+    g.look().await;
+    let notes = g.target.notes.take();
+    assert_eq!(notes.iter().filter(|note| note.contains("cannot be told")).count(), 1, "{notes:?}");
+    // the next attempt has read it, and knows the new one
+    assert_eq!(g.dc.abort_install(&g.target, &first).await, Ok(Ack::Done));
+    g.installer(Installer::Works);
+    let second = operation("repave", 2);
+    install(&g, MEDIA_IMAGE, &second).await.map(drop).expect("begun");
+    is_there(&g, MEDIA_IMAGE, &second).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_never_began_is_not_taken_for_under_way() {
     let g = Ground::whole(options()).await;

@@ -228,7 +228,15 @@ impl Service {
             required("attributes", name)?;
             check_text("attributes", value, limits::COMMENT_MAX)?;
         }
-        // values may be passwords
+        // values may be passwords: what is remembered of the request is keyed, as with credentials
+        if call.idempotency_key.is_some() {
+            let mut request = Vec::new();
+            for part in [id, reason].into_iter().chain(attributes.iter().flat_map(|(k, v)| [k.as_str(), v.as_str()])) {
+                request.extend_from_slice(&part.len().to_le_bytes());
+                request.extend_from_slice(part.as_bytes());
+            }
+            call.asks(&self.vault().key().await?.veil(&request));
+        }
         let names: Vec<&str> = attributes.keys().map(String::as_str).collect();
         let asked = Asked::new(format!("set BIOS {}", names.join(", ")), reason)?;
         self.instruct(call, id, asked, Held::Refuses, move |bmc| {

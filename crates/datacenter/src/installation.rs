@@ -13,7 +13,7 @@ use domain::limits::short;
 use domain::plan::BootMode;
 use domain::stage::FailureClass;
 use provider::{
-    Ack, Bmc as _, Command, ExecState, ImageControl, Install, Operation, Pin, PowerState, ProviderError,
+    Ack, Because, Bmc as _, Command, ExecState, ImageControl, Install, Operation, Pin, PowerState, ProviderError,
     ProviderResult, Swap, Target,
 };
 use ssh::HostIdentity;
@@ -127,7 +127,8 @@ impl Inner {
         why: &str,
     ) -> ProviderResult<Swap> {
         let read = read.map(Installation::text);
-        self.keyring.repin(&target.machine_id, Pin::Installation, "", read.as_deref(), &now.text(), why).await
+        let because = Because { by: &target.by, why };
+        self.keyring.repin(&target.machine_id, Pin::Installation, "", read.as_deref(), &now.text(), because).await
     }
 
     /// The same, where nothing may be touched unless it is remembered. Overtaken is a no: look, and begin again.

@@ -9,7 +9,9 @@ use domain::endpoint::{BmcProtocol, TlsTrust};
 use domain::machine::{Labels, MachineSpec};
 use domain::stage::FailureClass;
 use domain::{MachineId, Reason, Secret};
-use provider::{Ack, Bmc, Discovered, Management, Notes, Pin, ProviderError, ProviderResult, Swap, Target};
+use provider::{
+    Ack, Because, Bmc, By, Discovered, Management, Notes, Pin, ProviderError, ProviderResult, Swap, Target,
+};
 
 /// Long enough that nobody guesses it, short enough for every controller we know of (some IPMI ones keep 16 bytes).
 const PASSWORD_CHARS: usize = 16;
@@ -32,6 +34,7 @@ impl Management for Datacenter {
             labels: Labels::new(),
             spec: spec.clone(),
             notes: Notes::default(),
+            by: By::System,
         };
         let found = self.inner.spoken(&target(&spec), endpoint_of(&target(&spec))?, For::Work).await?;
         if found.protocol == BmcProtocol::Redfish && found.trust == TlsTrust::FirstContact {
@@ -101,9 +104,9 @@ impl Management for Datacenter {
             );
             return Err(invalid(message));
         }
-        for pin in [Pin::BmcCertificate, Pin::SshHostKey, Pin::JumpHostKey] {
-            self.inner.keyring.unpin(&target.machine_id, pin, "an admin asked for it").await?;
-        }
+        let because = Because { by: &target.by, why: "an admin asked for it" };
+        let learned = [Pin::BmcCertificate, Pin::SshHostKey, Pin::JumpHostKey];
+        self.inner.keyring.forget(&target.machine_id, &learned, because).await?;
         // also the way out when an installation was left open and nobody will ever see its end
         self.inner.close_installation(target, "an admin asked for it").await?;
         self.inner.protocols.forget(&target.machine_id);

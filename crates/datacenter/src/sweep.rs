@@ -111,7 +111,9 @@ impl Inner {
         match self.reading(target, whom).await {
             // what was reinstalled has another key, and is looked at with it from now on
             Err(e) if e.reason() == Reason::HostKeyChanged && in_hand => {
-                self.repin_host(&target.machine_id, "its system is being reinstalled").await?;
+                let operation = begun.map_or("", |begun| &begun.operation);
+                let why = format!("its system is being reinstalled ({operation})");
+                self.repin_host(&target.machine_id, &why).await?;
                 self.reading(target, whom).await.map(System::Read).or_else(|e| shut(target, e, whom))
             }
             Ok(host) => Ok(System::Read(host)),

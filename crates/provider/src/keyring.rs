@@ -1,6 +1,6 @@
 //! Where adapters get what lets them in, and keep what they have learned to recognize. They never see the store.
 
-use crate::ProviderResult;
+use crate::{By, ProviderResult};
 use async_trait::async_trait;
 use domain::MachineId;
 use domain::credential::Credential;
@@ -15,6 +15,13 @@ pub enum Swap {
     Kept,
     /// Somebody else has changed it since: nothing was written. Look again before anything else.
     Overtaken,
+}
+
+/// Who changes what is known of a machine, and why: both stand in its history.
+#[derive(Clone, Copy, Debug)]
+pub struct Because<'a> {
+    pub by: &'a By,
+    pub why: &'a str,
 }
 
 #[async_trait]
@@ -40,9 +47,14 @@ pub trait Keyring: Send + Sync {
         endpoint: &str,
         read: Option<&str>,
         value: &str,
-        why: &str,
+        because: Because<'_>,
     ) -> ProviderResult<Swap>;
 
-    /// Forgets a pin, for good reason: `why` stands in the log.
-    async fn unpin(&self, machine: &MachineId, pin: Pin, why: &str) -> ProviderResult<()>;
+    /// Forgets pins, in one step.
+    async fn forget(&self, machine: &MachineId, pins: &[Pin], because: Because<'_>) -> ProviderResult<()>;
+
+    /// Forgets a pin of our own accord, for good reason.
+    async fn unpin(&self, machine: &MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
+        self.forget(machine, &[pin], Because { by: &By::System, why }).await
+    }
 }

@@ -17,7 +17,7 @@ use domain::machine::{Machine, MachineSpec, Phase, check_text};
 use domain::plan::BootMode;
 use domain::{Error, MachineId, Reason};
 use futures::future::BoxFuture;
-use provider::{Bmc, Discovered, Management, Provider, ProviderError, ProviderResult, Target};
+use provider::{Bmc, By, Discovered, Management, Provider, ProviderError, ProviderResult, Target};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -377,10 +377,10 @@ impl Service {
         held: Held,
         order: impl for<'a> FnOnce(&'a dyn Bmc) -> BoxFuture<'a, ProviderResult<Acted>> + Send + 'static,
     ) -> Result<HardwareChange, Error> {
-        let (service, what) = (self.clone(), asked.what.clone());
+        let (service, what, by) = (self.clone(), asked.what.clone(), By::Person(call.by.name.clone()));
         self.on_machine(call, id, asked, held, move |machine, hold| async move {
             let provider = service.inner.providers.get(machine.spec.provider_name(&machine.labels))?;
-            let (management, target) = (managed(provider.as_ref(), &machine)?, Target::of(&machine));
+            let (management, target) = (managed(provider.as_ref(), &machine)?, Target::of(&machine).on_behalf_of(by));
             let bmc = answer(&controller_of(&machine), service.look_within(), async {
                 let bmc = management.bmc(&target).await?;
                 let state = bmc.state().await?;
@@ -405,10 +405,10 @@ impl Service {
         asked: Asked,
         order: impl for<'a> FnOnce(&'a dyn Management, &'a Target) -> BoxFuture<'a, ProviderResult<Acted>> + Send + 'static,
     ) -> Result<HardwareChange, Error> {
-        let (service, what) = (self.clone(), asked.what.clone());
+        let (service, what, by) = (self.clone(), asked.what.clone(), By::Person(call.by.name.clone()));
         self.on_machine(call, id, asked, Held::Refuses, move |machine, _| async move {
             let provider = service.inner.providers.get(machine.spec.provider_name(&machine.labels))?;
-            let (management, target) = (managed(provider.as_ref(), &machine)?, Target::of(&machine));
+            let (management, target) = (managed(provider.as_ref(), &machine)?, Target::of(&machine).on_behalf_of(by));
             done(&format!("{what} of {}", machine.id), service.act_within(), order(management, &target)).await
         })
         .await

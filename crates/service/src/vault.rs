@@ -9,12 +9,12 @@ use async_trait::async_trait;
 use domain::credential::{
     BmcLogin, Credential, CredentialKind, CredentialRecord, CredentialState, ROTATED, SshLogin, not_found,
 };
-use domain::limits::COMMENT_MAX;
+use domain::limits::{COMMENT_MAX, short};
 use domain::machine::{Machine, check_text};
 use domain::pin::{FORGOTTEN, PINNED, PinState};
 use domain::stage::FailureClass;
 use domain::{Code, Error, MachineId, Reason, Secret};
-use provider::{Keyring, Pin, ProviderError, ProviderResult, Swap};
+use provider::{Because, By, Keyring, Pin, ProviderError, ProviderResult, Swap};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -240,6 +240,15 @@ fn machine_there(tx: &mut Tx<'_>, id: &MachineId) -> TxResult<Machine> {
     Ok(machine::get(tx, id)?.ok_or_else(|| crate::machines::not_found(id.as_str()))?)
 }
 
+/// Whoever is behind it, as everywhere else in the log.
+fn cause(because: Because<'_>, trigger: &'static str) -> Cause {
+    match because.by {
+        By::Person(name) => Cause::operator(name, trigger, &short(because.why)),
+        By::Run(run) => Cause::executor("executor", trigger, &short(&format!("run {run}: {}", because.why))),
+        By::System => Cause::reconciler("system", trigger, &short(because.why)),
+    }
+}
+
 /// As an adapter hears it.
 fn told(e: Error) -> ProviderError {
     match (e.reason, e.code()) {
@@ -292,13 +301,12 @@ impl Keyring for Vault {
         endpoint: &str,
         read: Option<&str>,
         value: &str,
-        why: &str,
+        because: Because<'_>,
     ) -> ProviderResult<Swap> {
         check_text("value", value, COMMENT_MAX).map_err(told)?;
         let (id, endpoint, value) = (machine.clone(), endpoint.to_owned(), value.to_owned());
         let read = read.map(str::to_owned);
-        let forgotten = Cause::operator(ACTOR, FORGOTTEN, &domain::limits::short(why));
-        let pinned = Cause::reconciler(ACTOR, PINNED, &domain::limits::short(why));
+        let (forgotten, pinned) = (cause(because, FORGOTTEN), cause(because, PINNED));
         let written = self
             .store
             .write(&Caller::new(ACTOR), machine.as_str(), move |tx| {
@@ -311,14 +319,13 @@ impl Keyring for Vault {
         written.map_err(told)
     }
 
-    async fn unpin(&self, machine: &MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
-        let id = machine.clone();
-        let cause = Cause::operator(ACTOR, FORGOTTEN, &domain::limits::short(why));
+    async fn forget(&self, machine: &MachineId, pins: &[Pin], because: Because<'_>) -> ProviderResult<()> {
+        let (id, pins, cause) = (machine.clone(), pins.to_vec(), cause(because, FORGOTTEN));
         let forgotten = self
             .store
             .write(&Caller::new(ACTOR), machine.as_str(), move |tx| {
                 let machine = machine_there(tx, &id)?;
-                pin::forget(tx, &machine, pin, &cause)
+                pins.iter().try_for_each(|pin| pin::forget(tx, &machine, *pin, &cause))
             })
             .await;
         forgotten.map_err(told)

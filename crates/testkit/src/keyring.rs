@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use domain::credential::{BmcLogin, Credential, SshLogin};
 use domain::stage::FailureClass;
 use domain::{MachineId, Reason, Secret};
-use provider::{Keyring, Pin, ProviderError, ProviderResult, Swap};
+use provider::{Because, By, Keyring, Pin, ProviderError, ProviderResult, Swap};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,6 +15,7 @@ type Pins = BTreeMap<(String, &'static str), (String, String)>;
 pub struct MemoryKeyring {
     credentials: Mutex<BTreeMap<String, Credential>>,
     pins: Mutex<Pins>,
+    changes: Mutex<Vec<(Pin, By)>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -47,6 +48,11 @@ impl MemoryKeyring {
 
     pub fn get(&self, name: &str) -> Option<Credential> {
         lock(&self.credentials).get(name).cloned()
+    }
+
+    /// Which pins were changed since this was asked last, and on whose behalf.
+    pub fn changes(&self) -> Vec<(Pin, By)> {
+        std::mem::take(&mut *lock(&self.changes))
     }
 
     /// What is pinned, whatever the endpoint.
@@ -101,8 +107,9 @@ impl Keyring for MemoryKeyring {
         endpoint: &str,
         read: Option<&str>,
         value: &str,
-        _why: &str,
+        because: Because<'_>,
     ) -> ProviderResult<Swap> {
+        lock(&self.changes).push((pin, because.by.clone()));
         let mut pins = lock(&self.pins);
         let key = (machine.to_string(), pin.as_str());
         let now = pins.get(&key).filter(|(at, _)| at == endpoint).map(|(_, value)| value.as_str());
@@ -113,8 +120,11 @@ impl Keyring for MemoryKeyring {
         Ok(Swap::Kept)
     }
 
-    async fn unpin(&self, machine: &MachineId, pin: Pin, _why: &str) -> ProviderResult<()> {
-        lock(&self.pins).remove(&(machine.to_string(), pin.as_str()));
+    async fn forget(&self, machine: &MachineId, pins: &[Pin], because: Because<'_>) -> ProviderResult<()> {
+        for pin in pins {
+            lock(&self.changes).push((*pin, because.by.clone()));
+            lock(&self.pins).remove(&(machine.to_string(), pin.as_str()));
+        }
         Ok(())
     }
 }

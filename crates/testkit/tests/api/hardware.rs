@@ -32,6 +32,7 @@ pub async fn put_into_cluster(api: &Api, id: &str) {
         labels,
         spec: MachineSpec::default(),
         notes: provider::Notes::default(),
+        by: provider::By::System,
     };
     let (execution, stage) = (ExecutionId::from_text("exe_test"), "join".to_owned());
     let op = Operation { execution, stage, attempt: 1, fence: String::new() };
@@ -356,6 +357,7 @@ async fn where_another_machine_answers_nothing_is_done_and_both_are_named() {
 #[derive(Default)]
 struct Careless {
     switched: AtomicUsize,
+    asked_by: std::sync::Mutex<Option<provider::By>>,
 }
 
 struct Stranger<'a>(&'a Careless);
@@ -405,7 +407,8 @@ impl Management for Careless {
         Err(Stranger(self).lacks("accounts"))
     }
 
-    async fn repin(&self, _: &Target) -> ProviderResult<Ack> {
+    async fn repin(&self, target: &Target) -> ProviderResult<Ack> {
+        *self.asked_by.lock().expect("not poisoned") = Some(target.by.clone());
         Err(Stranger(self).lacks("pins"))
     }
 }
@@ -442,4 +445,6 @@ async fn no_provider_can_forget_to_ask_who_it_is() {
     // and what it lacks is told by name
     let repin = mw::RepinMachineRequest { machine_id: "m-2".into(), reason: String::new() };
     refused(hardware.repin_machine(repin).await, Code::FailedPrecondition, "CAPABILITY_MISSING").says("pins");
+    let by = careless.asked_by.lock().expect("not poisoned").take();
+    assert!(matches!(&by, Some(provider::By::Person(name)) if !name.is_empty()), "{by:?}");
 }

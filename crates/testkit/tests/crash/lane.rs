@@ -91,6 +91,7 @@ impl Lane {
             labels: new.labels.clone(),
             spec: new.spec.clone(),
             notes: provider::Notes::default(),
+            by: provider::By::System,
         };
         if case.member {
             let mut at_once = target.clone();
@@ -227,7 +228,13 @@ impl Lane {
         let name = &hand.script.name;
         let new = hand.case.machine(&hand.machine);
         let machine_id = domain::MachineId::from_text(hand.machine.clone());
-        let target = Target { machine_id, labels: new.labels, spec: new.spec, notes: provider::Notes::default() };
+        let target = Target {
+            machine_id,
+            labels: new.labels,
+            spec: new.spec,
+            notes: provider::Notes::default(),
+            by: provider::By::System,
+        };
         let sim = &self.fleet.sim;
         let seen = sim.inspect(&target).await.expect("a look");
         assert_eq!(seen.power == PowerState::On, world.powered, "{name}: power");

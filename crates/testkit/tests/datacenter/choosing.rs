@@ -8,8 +8,8 @@ use domain::machine::MachineSpec;
 use domain::plan::{BootMode, RebootMode};
 use domain::{MachineId, Reason};
 use provider::{
-    BootControl as _, ImageControl as _, Inspect as _, Keyring, Management as _, Pin, PowerControl as _, PowerState,
-    ProviderResult, Swap,
+    Because, BootControl as _, ImageControl as _, Inspect as _, Keyring, Management as _, Pin, PowerControl as _,
+    PowerState, ProviderResult, Swap,
 };
 use std::sync::{Arc, Mutex};
 use testkit::ipmi_sim::IpmiSim;
@@ -49,12 +49,12 @@ impl Keyring for Watching {
         at: &str,
         read: Option<&str>,
         value: &str,
-        why: &str,
+        because: Because<'_>,
     ) -> ProviderResult<Swap> {
-        self.inner.repin(machine, pin, at, read, value, why).await
+        self.inner.repin(machine, pin, at, read, value, because).await
     }
-    async fn unpin(&self, machine: &MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
-        self.inner.unpin(machine, pin, why).await
+    async fn forget(&self, machine: &MachineId, pins: &[Pin], because: Because<'_>) -> ProviderResult<()> {
+        self.inner.forget(machine, pins, because).await
     }
 }
 

@@ -238,3 +238,19 @@ async fn nothing_is_overwritten_on_a_machine_that_nobody_knows() {
     refused(install(&g, "no-such-image", &op).await, Reason::InvalidField, &["no-such-image", MEDIA_IMAGE]);
     assert_eq!((g.installs(), g.resets().len(), g.responder.system(1).media), (0, 0, None));
 }
+
+/// Whoever looks at the machine's history finds the run and the person, not us.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_remembered_and_forgotten_names_who_is_behind_it() {
+    let g = Ground::whole(options()).await;
+    let run = provider::By::Run(domain::RunId::from_text("run_7"));
+    let by_run = g.target.clone().on_behalf_of(run.clone());
+    g.dc.install(&by_run, SLOW_IMAGE, "", &operation("repave", 1)).await.map(drop).expect("begun");
+    assert_eq!(g.keyring.changes(), [(Pin::Installation, run)]);
+    let alice = provider::By::Person("alice".into());
+    let by_alice = g.target.clone().on_behalf_of(alice.clone());
+    provider::Management::repin(&g.dc, &by_alice).await.map(drop).expect("forgotten");
+    let changed = g.keyring.changes();
+    let all = [Pin::BmcCertificate, Pin::SshHostKey, Pin::JumpHostKey, Pin::Installation];
+    assert_eq!(changed, all.map(|pin| (pin, alice.clone())));
+}

@@ -3,7 +3,7 @@
 use crate::ground::{Ground, PASSWORD, options, refused};
 use domain::credential::{BmcLogin, Credential};
 use domain::{Reason, Secret};
-use provider::{Ack, Inspect as _, Management as _, Pin, ProviderResult, Swap};
+use provider::{Ack, Because, Inspect as _, Management as _, Pin, ProviderResult, Swap};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::http_faults::Fault;
@@ -172,12 +172,12 @@ impl provider::Keyring for Slow {
         at: &str,
         read: Option<&str>,
         value: &str,
-        why: &str,
+        because: Because<'_>,
     ) -> ProviderResult<Swap> {
-        self.inner.repin(machine, pin, at, read, value, why).await
+        self.inner.repin(machine, pin, at, read, value, because).await
     }
-    async fn unpin(&self, machine: &domain::MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
-        self.inner.unpin(machine, pin, why).await
+    async fn forget(&self, machine: &domain::MachineId, pins: &[Pin], because: Because<'_>) -> ProviderResult<()> {
+        self.inner.forget(machine, pins, because).await
     }
 }
 

@@ -7,7 +7,7 @@ use datacenter::Datacenter;
 use domain::MachineId;
 use domain::credential::Credential;
 use provider::{
-    Ack, ImageControl as _, Inspect as _, Keyring, Management as _, Pin, ProviderError, ProviderResult, Swap,
+    Ack, Because, ImageControl as _, Inspect as _, Keyring, Management as _, Pin, ProviderError, ProviderResult, Swap,
 };
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -50,17 +50,17 @@ impl Keyring for Late {
         at: &str,
         read: Option<&str>,
         value: &str,
-        why: &str,
+        because: Because<'_>,
     ) -> ProviderResult<Swap> {
         let newer = self.newer.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(newer) = newer {
             self.inner.unpin(machine, pin, "closed by another server").await?;
             self.inner.pin(machine, pin, at, &newer).await?;
         }
-        self.inner.repin(machine, pin, at, read, value, why).await
+        self.inner.repin(machine, pin, at, read, value, because).await
     }
-    async fn unpin(&self, machine: &MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
-        self.inner.unpin(machine, pin, why).await
+    async fn forget(&self, machine: &MachineId, pins: &[Pin], because: Because<'_>) -> ProviderResult<()> {
+        self.inner.forget(machine, pins, because).await
     }
 }
 

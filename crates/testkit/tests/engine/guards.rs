@@ -304,6 +304,7 @@ async fn a_boot_override_is_compared_with_how_long_it_is_for() {
             labels: machine.labels.clone(),
             spec: machine.spec.clone(),
             notes: provider::Notes::default(),
+            by: provider::By::System,
         };
         service.register_machine(&admin(), machine).await.expect("registers");
         fleet.sim.set_boot(&target, BootMode::Pxe, there, &by_hand("boot")).await.map(drop).expect("is set");
@@ -377,6 +378,7 @@ impl Inspect for Mute {
 impl PowerControl for Mute {
     async fn reset(&self, target: &Target, mode: RebootMode, op: &Operation) -> ProviderResult<Ack> {
         self.told.store(true, Ordering::SeqCst);
+        assert!(matches!(target.by, provider::By::Run(_)), "on behalf of its run: {:?}", target.by);
         match self.manner {
             Manner::Ignored => Ok(Ack::Accepted),
             _ => self.sim.reset(target, mode, op).await,

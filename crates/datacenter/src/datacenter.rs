@@ -4,6 +4,7 @@ use crate::clusters;
 use crate::controller;
 use crate::guarded::Controller;
 use crate::host;
+use crate::installation::Installation;
 use crate::kept::Kept;
 use crate::lane::Lanes;
 use crate::management::Passwords;
@@ -12,6 +13,7 @@ use crate::sweep::Reading;
 use async_trait::async_trait;
 use domain::MachineId;
 use domain::endpoint::BmcEndpoint;
+use domain::hardware::BootOverride;
 use domain::machine::MachineSpec;
 use domain::plan::{RebootMode, RmaAction, StepKind};
 use kube::Cluster;
@@ -43,6 +45,10 @@ pub(crate) struct Inner {
     /// The token that a machine was given to join with, until it has served. Whoever is lost leaves it to its end.
     pub tokens: Kept<MachineId, String, String>,
     pub readings: Kept<MachineId, String, Reading>,
+    /// The installation of which a step was told that it cannot be proven, so that it is told once.
+    pub unproven: Kept<MachineId, Installation, ()>,
+    /// What a step has set, by how the controller shows it: some have fewer words than we do.
+    pub boots: Kept<MachineId, BootOverride, BootOverride>,
 }
 
 /// Machines whose controllers and hosts are kept; more are made again when needed.
@@ -66,6 +72,8 @@ impl Datacenter {
                 tokens: Kept::new(MACHINES_MAX),
                 passwords: Passwords::default(),
                 readings: Kept::new(MACHINES_MAX),
+                unproven: Kept::new(MACHINES_MAX),
+                boots: Kept::new(MACHINES_MAX),
                 options,
                 keyring,
             }),

@@ -75,10 +75,13 @@ impl Inner {
             boot_id: match &system {
                 System::Read(host) => host.boot_id.clone(),
                 // only where there is no other: the two are never compared with each other
-                System::NotAsked if target.spec.ssh_endpoint.is_empty() => last_reset,
+                System::NotAsked if target.spec.ssh_endpoint.is_empty() => last_reset.clone(),
                 System::NotAsked | System::Down | System::Closed | System::Up => String::new(),
             },
-            boot_override: bmc.and_then(|bmc| bmc.boot).map(|boot| boot.mode),
+            last_reset,
+            boot_override: bmc
+                .and_then(|bmc| bmc.boot)
+                .map(|shown| self.boots.get(&target.machine_id, &shown).unwrap_or(shown)),
             installed: now.installed,
             disk_read: now.read,
             installing: now.installing,
@@ -108,7 +111,9 @@ impl Inner {
         match self.reading(target, whom).await {
             // what was reinstalled has another key, and is looked at with it from now on
             Err(e) if e.reason() == Reason::HostKeyChanged && in_hand => {
-                self.repin_host(&target.machine_id, "its system is being reinstalled").await?;
+                let operation = begun.map_or("", |begun| &begun.operation);
+                let why = format!("its system is being reinstalled ({operation})");
+                self.repin_host(&target.machine_id, &why).await?;
                 self.reading(target, whom).await.map(System::Read).or_else(|e| shut(target, e, whom))
             }
             Ok(host) => Ok(System::Read(host)),
@@ -152,10 +157,11 @@ impl Inner {
         begun: Option<&Installation>,
         whom: For,
     ) -> ProviderResult<Disk> {
-        if let (For::Work, Some(begun)) = (whom, begun) {
-            self.finish(target, host, begun).await?;
-        }
-        let image = image_of(host, begun);
+        let begun = match (whom, begun.cloned()) {
+            (For::Work, Some(begun)) => self.finish(target, host, begun).await?,
+            (For::Work | For::Sweep, begun) => begun,
+        };
+        let image = image_of(host, begun.as_ref());
         let reading = Reading { at: Instant::now(), image: image.clone() };
         // by what is begun now: it may have been seen to be done
         let begun = self.begun(target).await?;

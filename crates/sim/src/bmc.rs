@@ -235,8 +235,13 @@ impl Management for SimFleet {
         }
         let identity = Identity::made_of(&spec.bmc_endpoint);
         let id = MachineId::from_text(identity.serial_number.to_ascii_lowercase());
-        let target =
-            Target { machine_id: id, labels: Labels::new(), spec: spec.clone(), notes: provider::Notes::default() };
+        let target = Target {
+            machine_id: id,
+            labels: Labels::new(),
+            spec: spec.clone(),
+            notes: provider::Notes::default(),
+            by: provider::By::System,
+        };
         let description = inventory::describe(&target, &identity, &Machine::new());
         let mut spec = spec.clone();
         spec.serial_number.clone_from(&identity.serial_number);

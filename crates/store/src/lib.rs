@@ -27,6 +27,7 @@ mod error;
 pub mod execution;
 mod feed;
 mod filter_sql;
+pub mod hold;
 pub mod idempotency;
 pub mod inspect;
 mod log;

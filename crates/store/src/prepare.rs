@@ -6,8 +6,8 @@ use crate::error::DbError;
 use crate::servers::Newest;
 use crate::store::{Options, connect};
 use crate::{
-    audit, census, credential, execution, idempotency, log, machine, newest, observation, pin, plan, postgres, run,
-    schema, session, step_log, sweep, switch, token,
+    audit, census, credential, execution, hold, idempotency, log, machine, newest, observation, pin, plan, postgres,
+    run, schema, session, step_log, sweep, switch, token,
 };
 use domain::Timestamp;
 
@@ -18,6 +18,7 @@ const STATEMENTS: Named<Named<&'static str>> = &[
     ("census", census::STATEMENTS),
     ("credential", credential::STATEMENTS),
     ("execution", execution::STATEMENTS),
+    ("hold", hold::STATEMENTS),
     ("idempotency", idempotency::STATEMENTS),
     ("log", log::STATEMENTS),
     ("machine", machine::STATEMENTS),

@@ -121,6 +121,10 @@ const MIGRATIONS: &[&[&str]] = &[&[
     "CREATE TABLE pins(
         machine_id {key} NOT NULL REFERENCES machines(machine_id), pin {key} NOT NULL, endpoint {key} NOT NULL, state TEXT NOT NULL,
         value TEXT NOT NULL, version BIGINT NOT NULL, pinned_at BIGINT NOT NULL, PRIMARY KEY (machine_id, pin, endpoint))",
+], &[
+    "CREATE TABLE holds(
+        machine_id {key} PRIMARY KEY REFERENCES machines(machine_id), act TEXT NOT NULL, what TEXT NOT NULL, held_by TEXT NOT NULL,
+        since BIGINT NOT NULL, ends_at BIGINT NOT NULL)",
 ]];
 
 /// `{key}`: text compared byte by byte, so that keyset paging has one order on both databases.

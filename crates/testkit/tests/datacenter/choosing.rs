@@ -8,14 +8,15 @@ use domain::machine::MachineSpec;
 use domain::plan::{BootMode, RebootMode};
 use domain::{MachineId, Reason};
 use provider::{
-    BootControl as _, ImageControl as _, Inspect as _, Keyring, Management as _, Pin, PowerControl as _, PowerState,
-    ProviderResult,
+    Because, BootControl as _, ImageControl as _, Inspect as _, Keyring, Management as _, Pin, PowerControl as _,
+    PowerState, ProviderResult, Swap,
 };
 use std::sync::{Arc, Mutex};
 use testkit::ipmi_sim::IpmiSim;
 use testkit::keyring::MemoryKeyring;
 use testkit::redfish_responder::{self, Responder, What};
 use testkit::sshd::SshHost;
+use testkit::sushy::Sushy;
 use testkit::tls::Authority;
 use testkit::udp_proxy::UdpProxy;
 
@@ -31,8 +32,8 @@ impl Keyring for Watching {
     async fn credential(&self, name: &str) -> ProviderResult<Credential> {
         self.inner.credential(name).await
     }
-    async fn replace(&self, name: &str, credential: &Credential) -> ProviderResult<()> {
-        self.inner.replace(name, credential).await
+    async fn replace(&self, name: &str, read: &Credential, new: &Credential) -> ProviderResult<Swap> {
+        self.inner.replace(name, read, new).await
     }
     async fn pinned(&self, machine: &MachineId, pin: Pin, endpoint: &str) -> ProviderResult<Option<String>> {
         self.inner.pinned(machine, pin, endpoint).await
@@ -41,11 +42,19 @@ impl Keyring for Watching {
         *self.at_pinning.lock().expect("not poisoned") = Some((self.questions)());
         self.inner.pin(machine, pin, endpoint, seen).await
     }
-    async fn repin(&self, machine: &MachineId, pin: Pin, at: &str, value: &str, why: &str) -> ProviderResult<()> {
-        self.inner.repin(machine, pin, at, value, why).await
+    async fn repin(
+        &self,
+        machine: &MachineId,
+        pin: Pin,
+        at: &str,
+        read: Option<&str>,
+        value: &str,
+        because: Because<'_>,
+    ) -> ProviderResult<Swap> {
+        self.inner.repin(machine, pin, at, read, value, because).await
     }
-    async fn unpin(&self, machine: &MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
-        self.inner.unpin(machine, pin, why).await
+    async fn forget(&self, machine: &MachineId, pins: &[Pin], because: Because<'_>) -> ProviderResult<()> {
+        self.inner.forget(machine, pins, because).await
     }
 }
 
@@ -238,4 +247,24 @@ async fn what_stands_at_an_endpoint_is_discovered_and_pinned() {
         let again = target(MachineSpec { bmc_endpoint: found.spec.bmc_endpoint.clone(), ..spec.clone() });
         dc.inspect(&again).await.expect("the spec that it made leads there");
     }
+}
+
+// sushy-emulator shows one boot device for all boots, whatever it was told: that is for its adapter to know, and a
+// step that compares what it asked for with what is set must not wait for it
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_controller_has_no_words_for_is_shown_as_it_was_asked_for() {
+    // one of its own: it serves one connection at a time, and we keep ours
+    let emulator = tokio::task::spawn_blocking(|| Sushy::start(2, PASSWORD, None)).await.expect("an emulator");
+    let keyring = Arc::new(MemoryKeyring::default().with_bmc("bmc", testkit::sushy::USERNAME, PASSWORD));
+    let at = format!("http://localhost:{}/redfish/v1/Systems/{}", emulator.address().port(), Sushy::uuid(1));
+    let target = target(MachineSpec { bmc_endpoint: at, credentials_ref: "bmc".into(), ..MachineSpec::default() });
+    let dc = Datacenter::new(options(), keyring);
+    for (mode, persistent) in [(BootMode::Pxe, false), (BootMode::Pxe, true), (BootMode::Cd, false)] {
+        let set = dc.set_boot(&target, mode, persistent, &operation("netboot", 1)).await;
+        assert_eq!(set, Ok(provider::Ack::Done), "{mode} {persistent}");
+        let shown = dc.inspect(&target).await.expect("a look").boot_override.expect("is set");
+        assert_eq!((shown.mode, shown.persistent), (mode, persistent));
+    }
+    dc.clear_boot(&target, &operation("netboot", 1)).await.map(drop).expect("is cleared");
+    assert_eq!(dc.inspect(&target).await.expect("a look").boot_override, None);
 }

@@ -19,3 +19,4 @@ mod sessions;
 mod subjects;
 mod suite;
 mod suite_provider;
+mod two_servers;

@@ -2,7 +2,7 @@
 
 use crate::convert::{self, timestamp};
 use crate::error::to_status;
-use crate::gate::open;
+use crate::gate::{open, open_unhashed};
 use domain::Timestamp;
 use domain::hardware::{ConsoleInfo, ControllerTask, Description, EventLogEntry, Firmware, Health, Nic, Part, Sensor};
 use proto::baremetal::v1::Machine as WireMachine;
@@ -166,7 +166,8 @@ impl HardwareService for Hardware {
     }
 
     async fn set_bios(&self, request: Request<pb::SetBiosRequest>) -> Answer<pb::HardwareChange> {
-        let (call, r) = open(request, |r| &r.machine_id)?;
+        // values may be passwords: the service keeps no plain hash of them
+        let (call, r) = open_unhashed(request, |r| &r.machine_id)?;
         changed(self.0.set_bios(&call, &r.machine_id, r.attributes, &r.reason).await)
     }
 

@@ -48,6 +48,8 @@ impl Breaker {
     pub fn ended<T>(&mut self, outcome: &ProviderResult<T>, now: Instant, jitter: f64) {
         match outcome {
             Err(e) if is_silence(e) => self.silent(e.clone(), now, jitter),
+            // it was not asked: the way there is taken
+            Err(e) if e.reason() == Reason::EndpointBusy => self.given_up(),
             // a no is an answer
             Ok(_) | Err(_) => {
                 self.silences = 0;

@@ -31,7 +31,7 @@ impl Inner {
         if let Some(cluster) = self.clusters.get(&name.to_owned(), &kubeconfig) {
             return Ok(cluster);
         }
-        let cluster = Arc::new(Cluster::new(name, &kubeconfig)?);
+        let cluster = Arc::new(Cluster::new(name, &kubeconfig, self.options.call_timeout)?);
         Ok(self.clusters.put(&name.to_owned(), kubeconfig, cluster))
     }
 
@@ -39,7 +39,9 @@ impl Inner {
     async fn forget_token(&self, target: &Target, cluster_ref: &str) {
         let Some(token) = self.tokens.get(&target.machine_id, &cluster_ref.to_owned()) else { return };
         let Ok(cluster) = self.cluster(cluster_ref).await else { return };
-        if cluster.forget_join(&token).await.is_ok() {
+        // behind a call that has had most of its time
+        let forgotten = tokio::time::timeout(self.options.call_timeout / 5, cluster.forget_join(&token)).await;
+        if matches!(forgotten, Ok(Ok(_))) {
             self.tokens.forget(&target.machine_id);
         }
     }
@@ -136,7 +138,6 @@ impl ClusterControl for Datacenter {
         options: &EvictOptions,
     ) -> ProviderResult<DrainPass> {
         let (cluster, node) = (self.inner.cluster(cluster_ref).await?, NodeOf::machine(target));
-        let _ = cluster.cordon(&node, true).await?;
         let leave = Evict {
             force: options.unmanaged,
             lose_empty_dir: options.local_data,

@@ -72,10 +72,11 @@ impl Inner {
             BmcProtocol::Redfish | BmcProtocol::RedfishPlain | BmcProtocol::Any => &self.redfish,
         };
         let bmc = self.controllers.get(machine, &from).unwrap_or_else(|| {
-            let made = Controller::new(self.make(&from));
+            let made = Controller::new(self.make(&from), lanes, &at, &self.options);
             self.controllers.put(machine, from, made)
         });
-        Guarded::new(bmc, lanes, &at, whom, &self.options)
+        self.controllers.forget_unused(self.options.forget_after);
+        Guarded::new(bmc, whom, &self.options)
     }
 
     fn make(&self, from: &MadeFrom) -> Arc<dyn Bmc> {

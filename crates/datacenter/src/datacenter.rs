@@ -4,19 +4,23 @@ use crate::clusters;
 use crate::controller;
 use crate::guarded::Controller;
 use crate::host;
+use crate::installation::Installation;
 use crate::kept::Kept;
 use crate::lane::Lanes;
 use crate::management::Passwords;
 use crate::options::{Image, Options};
 use crate::sweep::Reading;
+use async_trait::async_trait;
 use domain::MachineId;
 use domain::endpoint::BmcEndpoint;
+use domain::hardware::BootOverride;
 use domain::machine::MachineSpec;
 use domain::plan::{RebootMode, RmaAction, StepKind};
 use kube::Cluster;
 use provider::{BootControl, ClusterControl, Exec, ImageControl, Inspect, Keyring, Management, PowerControl, Provider};
-use ssh::Host;
+use ssh::{Host, Places};
 use std::sync::Arc;
+use tokio::task::JoinSet;
 
 /// Drives machines by their BMC, their SSH endpoint and their cluster.
 #[derive(Clone)]
@@ -33,17 +37,24 @@ pub(crate) struct Inner {
     pub controllers: Kept<MachineId, controller::MadeFrom, Controller>,
     /// Which protocol was found where a machine does not say.
     pub protocols: Kept<MachineId, BmcEndpoint, BmcEndpoint>,
+    /// The places at each jump host.
+    pub jumps: Kept<String, (), Places>,
     pub hosts: Kept<MachineId, host::MadeFrom, Arc<Host>>,
     pub clusters: Kept<String, clusters::MadeFrom, Arc<Cluster>>,
     pub passwords: Passwords,
     /// The token that a machine was given to join with, until it has served. Whoever is lost leaves it to its end.
     pub tokens: Kept<MachineId, String, String>,
     pub readings: Kept<MachineId, String, Reading>,
+    /// The installation of which a step was told that it cannot be proven, so that it is told once.
+    pub unproven: Kept<MachineId, Installation, ()>,
+    /// What a step has set, by how the controller shows it: some have fewer words than we do.
+    pub boots: Kept<MachineId, BootOverride, BootOverride>,
 }
 
 /// Machines whose controllers and hosts are kept; more are made again when needed.
 const MACHINES_MAX: usize = 50_000;
 const CLUSTERS_MAX: usize = 1_000;
+const JUMPS_MAX: usize = 10_000;
 
 impl Datacenter {
     pub fn new(options: Options, keyring: Arc<dyn Keyring>) -> Self {
@@ -55,11 +66,14 @@ impl Datacenter {
                 ssh: Arc::new(Lanes::to_hosts(&options)),
                 controllers: Kept::new(MACHINES_MAX),
                 protocols: Kept::new(MACHINES_MAX),
+                jumps: Kept::new(JUMPS_MAX),
                 hosts: Kept::new(MACHINES_MAX),
                 clusters: Kept::new(CLUSTERS_MAX),
                 tokens: Kept::new(MACHINES_MAX),
                 passwords: Passwords::default(),
                 readings: Kept::new(MACHINES_MAX),
+                unproven: Kept::new(MACHINES_MAX),
+                boots: Kept::new(MACHINES_MAX),
                 options,
                 keyring,
             }),
@@ -67,6 +81,7 @@ impl Datacenter {
     }
 }
 
+#[async_trait]
 impl Provider for Datacenter {
     fn inspect(&self) -> Option<&dyn Inspect> {
         Some(self)
@@ -105,6 +120,14 @@ impl Provider for Datacenter {
     }
     fn management(&self) -> Option<&dyn Management> {
         Some(self)
+    }
+    async fn close(&self) {
+        let mut closing = JoinSet::new();
+        for controller in self.inner.controllers.take_all() {
+            // in turn and within the fleet's bound, as every call
+            closing.spawn(async move { controller.close().await });
+        }
+        while closing.join_next().await.is_some() {}
     }
     fn resting(&self) -> usize {
         self.inner.redfish.resting() + self.inner.ipmi.resting() + self.inner.ssh.resting()

@@ -9,7 +9,7 @@ use domain::identity::another_machine;
 use domain::stage::FailureClass;
 use domain::{MachineId, Reason};
 use provider::{ExecProgress, Pin, ProviderError, ProviderResult, Target};
-use ssh::{Host, HostIdentity, Jump};
+use ssh::{Host, HostIdentity, Jump, Places};
 use std::sync::Arc;
 
 /// What a way to a host was made from.
@@ -44,30 +44,47 @@ impl Inner {
     /// The way to the machine's system. At first contact the key it shows is pinned, before anybody logs in.
     pub async fn host(&self, target: &Target, whom: For) -> ProviderResult<Reached> {
         let endpoint = endpoint_of(target)?;
-        let wanted = |credential| match credential {
-            Credential::Ssh(login) => Some(login),
-            Credential::Bmc(_) | Credential::BmcChanging { .. } | Credential::Kubeconfig(_) | Credential::Ca(_) => None,
-        };
-        let (credential, login) = self.login(target, "ssh", wanted).await?;
-        let jump = match &endpoint.jump {
-            Some(at) => {
-                let host_key = self.key_of(target, Pin::JumpHostKey, at, None, whom).await?;
-                let credential_name = credential.clone();
-                Some(Jump { at: at.clone(), login: login.clone(), credential_name, host_key })
-            }
-            None => None,
-        };
+        let (credential, login) = self.ssh_login(target).await?;
+        let jump = self.jump(target, &endpoint, &credential, &login, whom).await?;
         let host_key = self.key_of(target, Pin::SshHostKey, &endpoint.at, jump.as_ref(), whom).await?;
         let jump_key = jump.as_ref().map_or(String::new(), |jump| jump.host_key.clone());
         let at = endpoint.at.clone();
         let from = MadeFrom { endpoint, login, credential, host_key, jump_key };
         let host = self.hosts.get(&target.machine_id, &from).unwrap_or_else(|| {
             let MadeFrom { endpoint, login, credential, host_key, .. } = from.clone();
-            let timeouts = self.options.ssh_timeouts();
+            let timeouts = self.options.ssh_timeouts(jump.is_some());
             let host = Host::new(endpoint.at, login, &credential, host_key, jump, timeouts);
             self.hosts.put(&target.machine_id, from, Arc::new(host))
         });
         Ok(Reached { host, at })
+    }
+
+    async fn ssh_login(&self, target: &Target) -> ProviderResult<(String, SshLogin)> {
+        let wanted = |credential| match credential {
+            Credential::Ssh(login) => Some(login),
+            Credential::Bmc(_) | Credential::BmcChanging { .. } | Credential::Kubeconfig(_) | Credential::Ca(_) => None,
+        };
+        self.login(target, "ssh", wanted).await
+    }
+
+    /// The host on the way, if there is one.
+    async fn jump(
+        &self,
+        target: &Target,
+        endpoint: &SshEndpoint,
+        credential: &str,
+        login: &SshLogin,
+        whom: For,
+    ) -> ProviderResult<Option<Jump>> {
+        let Some(at) = &endpoint.jump else { return Ok(None) };
+        let host_key = self.key_of(target, Pin::JumpHostKey, at, None, whom).await?;
+        let name = at.to_string();
+        let places = self
+            .jumps
+            .get(&name, &())
+            .unwrap_or_else(|| self.jumps.put(&name, (), Places::new(self.options.jump_connections)));
+        let (at, login, credential_name) = (at.clone(), login.clone(), credential.to_owned());
+        Ok(Some(Jump { at, login, credential_name, host_key, places }))
     }
 
     async fn key_of(
@@ -113,16 +130,20 @@ impl Inner {
         }
     }
 
-    /// Whether somebody answers at the machine's SSH endpoint. No login.
+    /// Whether somebody answers at the machine's SSH endpoint. No login there; at a jump host on the way there is one.
     pub async fn answers(&self, target: &Target, whom: For) -> ProviderResult<()> {
         let endpoint = endpoint_of(target)?;
-        if endpoint.jump.is_some() {
-            // the way there needs a login anyway
-            return self.reading(target, whom).await.map(drop);
+        let lane = self.ssh.to(&endpoint.at.to_string());
+        if endpoint.jump.is_none() {
+            let limit = self.options.connect_timeout;
+            return self.ssh.call(&lane, whom, limit, ssh::answers(&endpoint.at, limit)).await;
         }
-        let limit = self.options.connect_timeout;
-        let asked = ssh::answers(&endpoint.at, limit);
-        self.ssh.call(&self.ssh.to(&endpoint.at.to_string()), whom, limit, asked).await
+        let (credential, login) = self.ssh_login(target).await?;
+        let Some(jump) = self.jump(target, &endpoint, &credential, &login, whom).await? else { return Ok(()) };
+        let limit = self.options.call_timeout;
+        // it says itself which of the two did not answer
+        let asked = ssh::answers_by_way_of(&endpoint.at, &jump, limit * 9 / 10);
+        self.ssh.call(&lane, whom, limit, asked).await
     }
 
     /// After a reinstallation the host has another key, and that is as it should be.

@@ -13,8 +13,8 @@ use domain::limits::short;
 use domain::plan::BootMode;
 use domain::stage::FailureClass;
 use provider::{
-    Ack, Bmc as _, Command, ExecState, ImageControl, Install, Operation, Pin, PowerState, ProviderError,
-    ProviderResult, Target,
+    Ack, Because, Bmc as _, Command, ExecState, ImageControl, Install, Operation, Pin, PowerState, ProviderError,
+    ProviderResult, Swap, Target,
 };
 use ssh::HostIdentity;
 use std::collections::BTreeMap;
@@ -69,7 +69,8 @@ impl Installation {
             _ => return None,
         };
         let mut word = || words.next().map(str::to_owned);
-        Some(Self { operation: word()?, image: word()?, before: word()?, state })
+        let begun = Self { operation: word()?, image: word()?, before: word()?, state };
+        words.next().is_none().then_some(begun)
     }
 
     /// Whether the system may be another at any moment.
@@ -79,6 +80,14 @@ impl Installation {
             Begun::Preparing | Begun::Closed => false,
         }
     }
+}
+
+/// Several servers may look at one machine. Whoever is overtaken looks again; so often in a row nobody is.
+const LOOKS_AGAIN: usize = 8;
+
+fn overtaken(target: &Target) -> ProviderError {
+    let message = format!("what was begun on machine {} was changed by somebody else meanwhile", target.machine_id);
+    ProviderError::transient(message)
 }
 
 /// How an installation goes that has not shown itself on the disk.
@@ -94,53 +103,105 @@ impl Inner {
     /// What was begun last, if anything.
     pub async fn begun(&self, target: &Target) -> ProviderResult<Option<Installation>> {
         let kept = self.keyring.pinned(&target.machine_id, Pin::Installation, "").await?;
-        Ok(kept.as_deref().and_then(Installation::parse))
+        let begun = kept.as_deref().and_then(Installation::parse);
+        if begun.is_none() && kept.is_some() {
+            // nobody can make anything of it: it must not stand in the way of the next one
+            self.keyring.unpin(&target.machine_id, Pin::Installation, "it cannot be read").await?;
+        }
+        Ok(begun)
     }
 
-    async fn remember(&self, target: &Target, installation: &Installation, why: &str) -> ProviderResult<()> {
-        self.keyring.repin(&target.machine_id, Pin::Installation, "", &installation.text(), why).await
+    /// In the place of what was read: what has been begun since is newer than whatever we make of the old one.
+    async fn remember(
+        &self,
+        target: &Target,
+        read: Option<&Installation>,
+        now: &Installation,
+        why: &str,
+    ) -> ProviderResult<Swap> {
+        let read = read.map(Installation::text);
+        let because = Because { by: &target.by, why };
+        self.keyring.repin(&target.machine_id, Pin::Installation, "", read.as_deref(), &now.text(), because).await
+    }
+
+    /// The same, where nothing may be touched unless it is remembered. Overtaken is a no: look, and begin again.
+    async fn must_remember(
+        &self,
+        target: &Target,
+        read: Option<&Installation>,
+        now: &Installation,
+        why: &str,
+    ) -> ProviderResult<()> {
+        match self.remember(target, read, now, why).await? {
+            Swap::Kept => Ok(()),
+            Swap::Overtaken => Err(overtaken(target)),
+        }
     }
 
     /// Whatever was begun is no longer waited for. What is there now is what the next one must differ from.
     pub async fn close_installation(&self, target: &Target, why: &str) -> ProviderResult<()> {
-        match self.begun(target).await? {
-            Some(begun) if begun.state != Begun::Closed => {
-                let closed = Installation { state: Begun::Closed, image: NOTHING.to_owned(), ..begun };
-                self.remember(target, &closed, why).await
+        for _ in 0..LOOKS_AGAIN {
+            let Some(begun) = self.begun(target).await?.filter(|begun| begun.state != Begun::Closed) else {
+                return Ok(());
+            };
+            let closed = Installation { state: Begun::Closed, image: NOTHING.to_owned(), ..begun.clone() };
+            match self.remember(target, Some(&begun), &closed, why).await? {
+                Swap::Kept => return Ok(()),
+                Swap::Overtaken => {}
             }
-            Some(_) | None => Ok(()),
         }
+        Err(overtaken(target))
     }
 
-    /// What is on the disk, and which operation put it there.
-    pub async fn image_of(
+    /// Takes out what an installation has left in the drive and closes it, if it is there; answers with what is begun by
+    /// then. Only for the step that waits for it: a sweep looks, and changes nothing.
+    pub async fn finish(
         &self,
         target: &Target,
         host: &HostIdentity,
-        begun: Option<&Installation>,
-    ) -> ProviderResult<Option<Install>> {
-        let mut words = host.image.as_deref().unwrap_or_default().split_whitespace();
-        let Some(image) = words.next() else { return Ok(None) };
-        let said = words.next().unwrap_or_default();
-        let Some(begun) = begun.filter(|begun| begun.image == image) else {
-            return Ok(Some(Install { image: image.to_owned(), operation: said.to_owned() }));
-        };
-        let new = said == begun.operation || (said.is_empty() && host.instance != begun.before);
-        if new && begun.is_open() {
-            if begun.state == Begun::Media {
-                self.take_out(target).await?;
+        begun: Installation,
+    ) -> ProviderResult<Option<Installation>> {
+        let mut begun = begun;
+        for _ in 0..LOOKS_AGAIN {
+            self.tell_if_unproven(target, host, &begun);
+            let is_there = image_of(host, Some(&begun)).is_some_and(|there| there.operation == begun.operation);
+            if !is_there || !begun.is_open() {
+                return Ok(Some(begun));
             }
-            let before = if host.instance.is_empty() { NOTHING.to_owned() } else { host.instance.clone() };
-            let closed = Installation { state: Begun::Closed, before, ..begun.clone() };
-            self.remember(target, &closed, "the installation is there").await?;
+            // a look may be slow: the disc of the next installation is not taken out
+            if self.begun(target).await?.as_ref() == Some(&begun) {
+                if begun.state == Begun::Media {
+                    self.take_out(target).await?;
+                }
+                let before = if host.instance.is_empty() { NOTHING.to_owned() } else { host.instance.clone() };
+                let closed = Installation { state: Begun::Closed, before, ..begun.clone() };
+                match self.remember(target, Some(&begun), &closed, "the installation is there").await? {
+                    Swap::Kept => return Ok(Some(begun)),
+                    Swap::Overtaken => {}
+                }
+            }
+            match self.begun(target).await? {
+                Some(newer) => begun = newer,
+                None => return Ok(None),
+            }
         }
-        let ours = match begun.state {
-            Begun::Closed => said.is_empty() || said == begun.operation,
-            Begun::Media | Begun::Script => new,
-            Begun::Preparing => false,
-        };
-        let operation = if ours { begun.operation.clone() } else { said.to_owned() };
-        Ok(Some(Install { image: image.to_owned(), operation }))
+        Err(overtaken(target))
+    }
+
+    /// Says once why an image of that name on the disk does not end the wait.
+    fn tell_if_unproven(&self, target: &Target, host: &HostIdentity, begun: &Installation) {
+        let mut words = host.image.as_deref().unwrap_or_default().split_whitespace();
+        let (image, said) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let unproven = image == begun.image && said.is_empty() && !tells_new_from_old(host, begun) && begun.is_open();
+        if unproven && self.unproven.get(&target.machine_id, begun).is_none() {
+            self.unproven.put(&target.machine_id, begun.clone(), ());
+            target.notes.add(format!(
+                "image {image} is on the disk, and whether {} has put it there cannot be told: nobody could read the \
+                 system before, and /etc/millwright-image does not name the operation; it is waited for, and the next \
+                 attempt knows what a new system must differ from",
+                begun.operation
+            ));
+        }
     }
 
     /// The installer has done its work: it must not run again at the next boot.
@@ -188,6 +249,29 @@ impl Inner {
     }
 }
 
+/// Whether the system says which one it is, and it is known which one was there before.
+fn tells_new_from_old(host: &HostIdentity, begun: &Installation) -> bool {
+    begun.before != NOTHING && !host.instance.is_empty()
+}
+
+/// What is on the disk, and which operation put it there.
+pub(crate) fn image_of(host: &HostIdentity, begun: Option<&Installation>) -> Option<Install> {
+    let mut words = host.image.as_deref().unwrap_or_default().split_whitespace();
+    let image = words.next()?;
+    let said = words.next().unwrap_or_default();
+    let Some(begun) = begun.filter(|begun| begun.image == image) else {
+        return Some(Install { image: image.to_owned(), operation: said.to_owned() });
+    };
+    let differs = tells_new_from_old(host, begun) && host.instance != begun.before;
+    let ours = match begun.state {
+        Begun::Closed => said.is_empty() || said == begun.operation,
+        Begun::Media | Begun::Script => said == begun.operation || (said.is_empty() && differs),
+        Begun::Preparing => false,
+    };
+    let operation = if ours { begun.operation.clone() } else { said.to_owned() };
+    Some(Install { image: image.to_owned(), operation })
+}
+
 /// A disk is overwritten only on a machine that is known to be the one that is meant.
 fn must_be_known(target: &Target) -> ProviderResult<()> {
     if target.spec.serial_number.is_empty() && target.spec.system_uuid.is_empty() {
@@ -233,7 +317,7 @@ impl ImageControl for Datacenter {
             Err(e) if e.reason() == Reason::WrongMachine => return Err(e),
             Err(e) if matches!(how, Image::Script { .. }) => return Err(e),
             // then what was there last is what a new one must differ from
-            Err(_) => earlier.map_or(NOTHING.to_owned(), |earlier| earlier.before),
+            Err(_) => earlier.as_ref().map_or(NOTHING.to_owned(), |earlier| earlier.before.clone()),
         };
         let state = match &how {
             Image::Media { .. } => Begun::Preparing,
@@ -251,7 +335,7 @@ impl ImageControl for Datacenter {
                 let (bmc, now) = inner.checked(target, For::Work).await?;
                 must_confirm(target, "the BMC", &now.serial_number, &now.system_uuid)?;
                 let why = format!("{} installs {image}", op.key());
-                inner.remember(target, &begun, &why).await?;
+                inner.must_remember(target, earlier.as_ref(), &begun, &why).await?;
                 // nothing has begun yet: what was not answered is simply done again
                 let again = |e| match e {
                     ProviderError::Unknown { message } => ProviderError::transient(message),
@@ -265,10 +349,14 @@ impl ImageControl for Datacenter {
                     PowerState::Off => PowerAction::On,
                 };
                 // from here on it may have begun, whatever is heard
-                inner.remember(target, &Installation { state: Begun::Media, ..begun.clone() }, &why).await?;
+                let booting = Installation { state: Begun::Media, ..begun.clone() };
+                inner.must_remember(target, Some(&begun), &booting, &why).await?;
                 if let Err(no) = bmc.power(action).await {
                     if matches!(no, ProviderError::Refused { .. }) {
-                        inner.remember(target, &begun, "the BMC refused to start the machine").await?;
+                        // unless somebody has closed it since
+                        let _ = inner
+                            .remember(target, Some(&booting), &begun, "the BMC refused to start the machine")
+                            .await?;
                     }
                     return Err(no);
                 }
@@ -277,7 +365,8 @@ impl ImageControl for Datacenter {
                 if !target.spec.bmc_endpoint.is_empty() {
                     inner.checked(target, For::Work).await?;
                 }
-                inner.remember(target, &begun, &format!("{} installs {image}", op.key())).await?;
+                let why = format!("{} installs {image}", op.key());
+                inner.must_remember(target, earlier.as_ref(), &begun, &why).await?;
                 let environment = BTreeMap::from([
                     ("MILLWRIGHT_IMAGE".to_owned(), image.to_owned()),
                     ("MILLWRIGHT_OPERATION".to_owned(), op.key()),

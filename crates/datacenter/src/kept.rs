@@ -2,38 +2,72 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
 
 pub(crate) struct Kept<K, From, V> {
     most: usize,
-    all: Mutex<HashMap<K, (From, V)>>,
+    all: Mutex<All<K, From, V>>,
+}
+
+struct All<K, From, V> {
+    entries: HashMap<K, Entry<From, V>>,
+    /// When the unused were last looked for.
+    tidied: Instant,
+}
+
+struct Entry<From, V> {
+    from: From,
+    value: V,
+    used: Instant,
 }
 
 impl<K: Hash + Eq + Clone, From: PartialEq, V: Clone> Kept<K, From, V> {
     pub fn new(most: usize) -> Self {
-        Self { most, all: Mutex::default() }
+        Self { most, all: Mutex::new(All { entries: HashMap::new(), tidied: Instant::now() }) }
+    }
+
+    fn all(&self) -> MutexGuard<'_, All<K, From, V>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The one that was made from the same, if it is still there.
     pub fn get(&self, key: &K, from: &From) -> Option<V> {
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.get(key).filter(|(was, _)| was == from).map(|(_, value)| value.clone())
+        let mut all = self.all();
+        let entry = all.entries.get_mut(key).filter(|entry| entry.from == *from)?;
+        entry.used = Instant::now();
+        Some(entry.value.clone())
     }
 
     pub fn put(&self, key: &K, from: From, value: V) -> V {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= self.most && !all.contains_key(key) {
+        let entries = &mut self.all().entries;
+        if entries.len() >= self.most && !entries.contains_key(key) {
             // which one goes matters little: it is made again when it is needed
-            if let Some(some) = all.keys().next().cloned() {
-                all.remove(&some);
+            if let Some(some) = entries.keys().next().cloned() {
+                entries.remove(&some);
             }
         }
-        all.insert(key.clone(), (from, value.clone()));
+        entries.insert(key.clone(), Entry { from, value: value.clone(), used: Instant::now() });
         value
     }
 
     pub fn forget(&self, key: &K) {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.all().entries.remove(key);
+    }
+
+    /// Forgets those that nobody has asked for so long. Cheap to call often: it looks now and then.
+    pub fn forget_unused(&self, so_long: Duration) {
+        let mut all = self.all();
+        if all.tidied.elapsed() < so_long / 4 {
+            return;
+        }
+        all.tidied = Instant::now();
+        all.entries.retain(|_, entry| entry.used.elapsed() < so_long);
+    }
+
+    pub fn take_all(&self) -> Vec<V> {
+        std::mem::take(&mut self.all().entries).into_values().map(|entry| entry.value).collect()
     }
 }
 
@@ -53,5 +87,21 @@ mod tests {
         assert!(kept.get(&"c", &1).is_some(), "the newest is there");
         kept.forget(&"c");
         assert!(kept.get(&"c", &1).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_asks_for_is_forgotten() {
+        let kept: Kept<&str, u32, String> = Kept::new(9);
+        let so_long = Duration::from_secs(60);
+        kept.put(&"used", 1, "first".into());
+        kept.put(&"unused", 1, "second".into());
+        for _ in 0..4 {
+            tokio::time::advance(Duration::from_secs(20)).await;
+            assert!(kept.get(&"used", &1).is_some());
+            kept.forget_unused(so_long);
+        }
+        assert!(kept.get(&"unused", &1).is_none());
+        assert_eq!(kept.take_all(), ["first"]);
+        assert!(kept.get(&"used", &1).is_none());
     }
 }

@@ -103,8 +103,8 @@ impl Lanes {
         lock(&self.lanes).values().filter(|lane| lock(&lane.breaker).is_resting()).count()
     }
 
-    /// Makes a call in its turn, and ends it after `limit` from then. The turn is waited for as long at most: who could
-    /// not be asked in that time has not been silent. The wait for the fleet's own bound is whoever calls to end.
+    /// Makes a call in its turn, and ends it after `limit` from then. The turn and a place in the fleet's own bound are
+    /// waited for as long at most: who could not be asked in that time has not been silent.
     pub async fn call<T>(
         &self,
         lane: &Lane,
@@ -113,7 +113,8 @@ impl Lanes {
         call: impl Future<Output = ProviderResult<T>>,
     ) -> ProviderResult<T> {
         let place = lane.queue_up()?;
-        let turn = tokio::time::timeout(limit, lane.turn.acquire()).await;
+        let until = Instant::now() + limit;
+        let turn = tokio::time::timeout_at(until, lane.turn.acquire()).await;
         let _turn = turn.ok().and_then(Result::ok).ok_or_else(|| lane.busy("one call at a time"))?;
         drop(place);
         // judged in its turn: those before may have found out
@@ -122,7 +123,9 @@ impl Lanes {
             For::Sweep => &self.sweep,
             For::Work => &self.work,
         };
-        let _permit = fleet.acquire().await.map_err(|_| ProviderError::transient("the server is stopping"))?;
+        let permit = tokio::time::timeout_at(until, fleet.acquire()).await;
+        let all = "all the calls are under way that the whole fleet may have at a time";
+        let _permit = permit.ok().and_then(Result::ok).ok_or_else(|| lane.busy(all))?;
         lane.may_call(whom, Breaker::calls)?;
         let patience = self.options.connect_timeout;
         let mut outcome = Outcome { lane, told: false, begun: Instant::now(), patience };
@@ -308,5 +311,50 @@ mod tests {
         tokio::task::yield_now().await;
         assert_eq!(lanes.call(&lanes.to("bmc-2"), For::Work, LIMIT, async { Ok(1) }).await, Ok(1));
         sweep.abort();
+    }
+
+    /// Slow ones elsewhere have all the places: that says nothing about this one.
+    #[tokio::test(start_paused = true)]
+    async fn a_fleet_that_is_at_its_bound_is_told_and_is_nobodys_silence() {
+        let options = Options { silences: 1, ..Options::default() };
+        for whom in [For::Sweep, For::Work] {
+            let lanes = Arc::new(Lanes::new(&options, 1));
+            let slow = lanes.clone();
+            let long = LIMIT * 10;
+            let holds = tokio::spawn(async move {
+                let lane = slow.to("bmc-1");
+                slow.call(&lane, whom, long, std::future::pending::<ProviderResult<()>>()).await
+            });
+            tokio::task::yield_now().await;
+            let asked = AtomicUsize::new(0);
+            let call = async {
+                asked.fetch_add(1, Ordering::SeqCst);
+                Ok(())
+            };
+            let busy = lanes.call(&lanes.to("bmc-2"), whom, LIMIT, call).await.expect_err("no place");
+            assert_eq!((busy.reason(), asked.load(Ordering::SeqCst)), (Reason::EndpointBusy, 0), "{busy}");
+            assert!(busy.to_string().contains("try again"), "{busy}");
+            assert_eq!(lanes.resting(), 0);
+            holds.abort();
+            let _ = holds.await;
+            assert_eq!(lanes.call(&lanes.to("bmc-2"), whom, LIMIT, async { Ok(1) }).await, Ok(1));
+        }
+    }
+
+    /// A call that could not be made, for want of a way there, has told nothing about who is at its end.
+    #[tokio::test(start_paused = true)]
+    async fn who_was_not_asked_is_neither_silent_nor_heard() {
+        let lanes = lanes(|o| o.silences = 2);
+        let lane = lanes.to("host-1");
+        let away = || async { Err::<(), _>(ProviderError::unreachable("host-1", "no route")) };
+        let no_way =
+            || async { Err::<(), _>(ProviderError::because(Reason::EndpointBusy, FailureClass::Transient, "busy")) };
+        for call in [1, 2] {
+            assert!(lanes.call(&lane, For::Work, LIMIT, away()).await.is_err());
+            assert_eq!(lanes.resting(), usize::from(call == 2), "the silences are counted past it");
+            if call == 1 {
+                assert!(lanes.call(&lane, For::Work, LIMIT, no_way()).await.is_err());
+            }
+        }
     }
 }

@@ -9,7 +9,9 @@ use domain::endpoint::{BmcProtocol, TlsTrust};
 use domain::machine::{Labels, MachineSpec};
 use domain::stage::FailureClass;
 use domain::{MachineId, Reason, Secret};
-use provider::{Ack, Bmc, Discovered, Management, Notes, Pin, ProviderError, ProviderResult, Target};
+use provider::{
+    Ack, Because, Bmc, BmcState, By, Discovered, Management, Notes, Pin, ProviderError, ProviderResult, Swap, Target,
+};
 
 /// Long enough that nobody guesses it, short enough for every controller we know of (some IPMI ones keep 16 bytes).
 const PASSWORD_CHARS: usize = 16;
@@ -18,9 +20,9 @@ const ALPHABET: &[u8] = b"abcdefghijkmnpqrstuvwxyzABCDEFGHJKLMNPQRSTUVWXYZ234567
 
 #[async_trait]
 impl Management for Datacenter {
-    async fn bmc(&self, target: &Target) -> ProviderResult<Box<dyn Bmc + '_>> {
-        let (bmc, _) = self.inner.checked(target, For::Work).await?;
-        Ok(Box::new(bmc))
+    async fn bmc(&self, target: &Target) -> ProviderResult<(Box<dyn Bmc + '_>, BmcState)> {
+        let (bmc, state) = self.inner.checked(target, For::Work).await?;
+        Ok((Box::new(bmc), state))
     }
 
     async fn discover(&self, spec: &MachineSpec) -> ProviderResult<Discovered> {
@@ -32,6 +34,7 @@ impl Management for Datacenter {
             labels: Labels::new(),
             spec: spec.clone(),
             notes: Notes::default(),
+            by: By::System,
         };
         let found = self.inner.spoken(&target(&spec), endpoint_of(&target(&spec))?, For::Work).await?;
         if found.protocol == BmcProtocol::Redfish && found.trust == TlsTrust::FirstContact {
@@ -58,22 +61,23 @@ impl Management for Datacenter {
         let (name, _) = inner.settled_login(target).await?;
         // nobody else settles or changes it meanwhile, and what is changed is what is kept now
         let _turn = inner.passwords.of(&name).lock().await;
-        let (name, login) = inner.bmc_login(target).await?;
+        let PasswordChange { name, login, next, begun_by_us } = inner.to_be_changed(target).await?;
         let bmc = inner.by_login(target, &name, login.clone()).await?;
-        let next = BmcLogin { username: login.username.clone(), password: new_password()? };
-        // durable before the controller hears of it: whatever happens, somebody knows the password
         let changing = Credential::BmcChanging { login: login.clone(), next: next.password.clone() };
-        inner.keyring.replace(&name, &changing).await?;
         let told = bmc.set_password(&login.username, &next.password).await;
         if let Err(e) = &told
             && is_before_the_act(e)
         {
-            inner.keyring.replace(&name, &Credential::Bmc(login)).await?;
+            // what another has begun may be on its way to the controller; and whoever has kept something since knows
+            // better than we do
+            if begun_by_us {
+                let _ = inner.keyring.replace(&name, &changing, &Credential::Bmc(login)).await?;
+            }
             return Err(e.clone());
         }
         // whatever it said, what counts is which of the two it takes
         if inner.takes(target, &name, &next).await? {
-            inner.keyring.replace(&name, &Credential::Bmc(next)).await?;
+            inner.keep_proven(&name, &login, &next).await?;
             return Ok(Ack::Done);
         }
         let said = match told {
@@ -100,9 +104,9 @@ impl Management for Datacenter {
             );
             return Err(invalid(message));
         }
-        for pin in [Pin::BmcCertificate, Pin::SshHostKey, Pin::JumpHostKey] {
-            self.inner.keyring.unpin(&target.machine_id, pin, "an admin asked for it").await?;
-        }
+        let because = Because { by: &target.by, why: "an admin asked for it" };
+        let learned = [Pin::BmcCertificate, Pin::SshHostKey, Pin::JumpHostKey];
+        self.inner.keyring.forget(&target.machine_id, &learned, because).await?;
         // also the way out when an installation was left open and nobody will ever see its end
         self.inner.close_installation(target, "an admin asked for it").await?;
         self.inner.protocols.forget(&target.machine_id);
@@ -144,7 +148,6 @@ fn is_before_the_act(e: &ProviderError) -> bool {
     matches!(
         e.reason(),
         Reason::CapabilityMissing
-            | Reason::LoginRefused
             | Reason::UntrustedCertificate
             | Reason::Unreachable
             | Reason::ConnectionRefused
@@ -154,13 +157,69 @@ fn is_before_the_act(e: &ProviderError) -> bool {
     )
 }
 
+struct PasswordChange {
+    /// Of the credential.
+    name: String,
+    login: BmcLogin,
+    next: BmcLogin,
+    /// Or it was found begun.
+    begun_by_us: bool,
+}
+
+/// Several servers may be at one credential. Whoever is overtaken looks again; so often in a row nobody is.
+const LOOKS_AGAIN: usize = 8;
+
+fn overtaken(name: &str) -> ProviderError {
+    ProviderError::transient(format!("credential {name} is being changed by several at once; try again"))
+}
+
 impl Inner {
-    async fn bmc_login(&self, target: &Target) -> ProviderResult<(String, BmcLogin)> {
+    /// The login of the machine's controller and the one that it is to have: durable before the controller hears of
+    /// it, so that somebody knows the password whatever happens. A new password that is kept already is taken up:
+    /// the controller may have been told it, by us in another life or by another server in this moment.
+    async fn to_be_changed(&self, target: &Target) -> ProviderResult<PasswordChange> {
         let wanted = |credential| match credential {
-            Credential::Bmc(login) | Credential::BmcChanging { login, .. } => Some(login),
+            Credential::Bmc(login) => Some((login, None)),
+            Credential::BmcChanging { login, next } => Some((login, Some(next))),
             Credential::Ssh(_) | Credential::Kubeconfig(_) | Credential::Ca(_) => None,
         };
-        self.login(target, "bmc", wanted).await
+        for _ in 0..LOOKS_AGAIN {
+            let (name, (login, next)) = self.login(target, "bmc", wanted).await?;
+            let username = login.username.clone();
+            let with = |password: Secret| BmcLogin { username, password };
+            if let Some(next) = next {
+                let next = with(next);
+                return Ok(PasswordChange { name, login, next, begun_by_us: false });
+            }
+            let next = with(new_password()?);
+            let changing = Credential::BmcChanging { login: login.clone(), next: next.password.clone() };
+            match self.keyring.replace(&name, &Credential::Bmc(login.clone()), &changing).await? {
+                Swap::Kept => return Ok(PasswordChange { name, login, next, begun_by_us: true }),
+                Swap::Overtaken => {}
+            }
+        }
+        Err(overtaken(&target.spec.credentials_ref))
+    }
+
+    /// Keeps the new login, which the controller has just taken. In the place of the old one or of the change to it
+    /// only: whatever else is kept by now is newer than what we know.
+    async fn keep_proven(&self, name: &str, old: &BmcLogin, new: &BmcLogin) -> ProviderResult<()> {
+        for _ in 0..LOOKS_AGAIN {
+            let read = self.keyring.credential(name).await?;
+            let ours = match &read {
+                Credential::Bmc(login) => login == old,
+                Credential::BmcChanging { login, next } => login == old && *next == new.password,
+                Credential::Ssh(_) | Credential::Kubeconfig(_) | Credential::Ca(_) => false,
+            };
+            if !ours {
+                return Ok(());
+            }
+            match self.keyring.replace(name, &read, &Credential::Bmc(new.clone())).await? {
+                Swap::Kept => return Ok(()),
+                Swap::Overtaken => {}
+            }
+        }
+        Err(overtaken(name))
     }
 
     /// The login that the machine's controller takes. If its password was being changed and nobody knows how that
@@ -186,7 +245,7 @@ impl Inner {
         if !self.takes(target, &name, &new).await? {
             return Err(ProviderError::login_refused(&format!("the BMC of machine {}", target.machine_id), &name));
         }
-        self.keyring.replace(&name, &Credential::Bmc(new.clone())).await?;
+        self.keep_proven(&name, &old, &new).await?;
         Ok((name, new))
     }
 

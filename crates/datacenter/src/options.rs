@@ -16,6 +16,8 @@ pub struct Options {
     /// Each of these is a process.
     pub ipmi_calls: usize,
     pub ssh_calls: usize,
+    /// Connections to one jump host at a time. OpenSSH turns strangers away from the tenth on.
+    pub jump_connections: usize,
     /// Calls that wait for their turn at one BMC or host.
     pub queue: usize,
     /// So many silences in a row, and it is left alone for a while.
@@ -29,10 +31,16 @@ pub struct Options {
     pub host_rest_max: Duration,
     /// How long a sweep makes do with what an earlier login on the host has shown.
     pub host_reading: Duration,
+    /// A controller that nobody has asked for so long is forgotten, and its session closed: its machine is gone, or
+    /// another server looks after it.
+    pub forget_after: Duration,
     /// How long join material is good for.
     pub join_ttl: Duration,
     pub images: BTreeMap<String, Image>,
 }
+
+/// How long a connection by way of a jump host is kept when nobody uses it.
+const JUMP_IDLE: Duration = Duration::from_secs(1);
 
 /// How an image gets onto a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +64,11 @@ impl Options {
         }
     }
 
-    pub(crate) fn ssh_timeouts(&self) -> ssh::Timeouts {
-        ssh::Timeouts { connect: self.connect_timeout, call: self.call_timeout, ..ssh::Timeouts::default() }
+    pub(crate) fn ssh_timeouts(&self, by_a_jump_host: bool) -> ssh::Timeouts {
+        let timeouts =
+            ssh::Timeouts { connect: self.connect_timeout, call: self.call_timeout, ..ssh::Timeouts::default() };
+        // an idle connection has a place there that others wait for
+        if by_a_jump_host { ssh::Timeouts { idle: JUMP_IDLE, ..timeouts } } else { timeouts }
     }
 }
 
@@ -70,6 +81,7 @@ impl Default for Options {
             redfish_calls: 256,
             ipmi_calls: 16,
             ssh_calls: 128,
+            jump_connections: 8,
             queue: 16,
             silences: 3,
             rest: Duration::from_secs(30),
@@ -77,6 +89,7 @@ impl Default for Options {
             host_rest: Duration::from_secs(5),
             host_rest_max: Duration::from_secs(30),
             host_reading: Duration::from_secs(600),
+            forget_after: Duration::from_secs(15 * 60),
             join_ttl: Duration::from_secs(15 * 60),
             images: BTreeMap::new(),
         }

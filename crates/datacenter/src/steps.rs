@@ -76,7 +76,16 @@ async fn hard_restart(bmc: &dyn provider::Bmc, target: &Target) -> ProviderResul
 impl BootControl for Datacenter {
     async fn set_boot(&self, target: &Target, mode: BootMode, persistent: bool, _: &Operation) -> ProviderResult<Ack> {
         let (bmc, _) = self.inner.checked(target, For::Work).await?;
-        bmc.set_boot(Some(BootOverride { mode, persistent })).await
+        let wanted = BootOverride { mode, persistent };
+        let ack = bmc.set_boot(Some(wanted)).await?;
+        // done means that the controller was read back, and how it shows this is for its adapter to know
+        if ack == Ack::Done
+            && let Ok(state) = bmc.state().await
+            && let Some(shown) = state.boot
+        {
+            self.inner.boots.put(&target.machine_id, shown, wanted);
+        }
+        Ok(ack)
     }
 
     async fn clear_boot(&self, target: &Target, _: &Operation) -> ProviderResult<Ack> {

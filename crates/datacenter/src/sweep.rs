@@ -2,7 +2,7 @@
 
 use crate::datacenter::{Datacenter, Inner};
 use crate::host::is_down;
-use crate::installation::{Going, Installation};
+use crate::installation::{Going, Installation, image_of};
 use crate::lane::For;
 use async_trait::async_trait;
 use domain::Reason;
@@ -56,7 +56,7 @@ impl Inner {
                 return Err(ProviderError::unreachable(&what, "its system does not answer, and it has no BMC to ask"));
             }
         };
-        let now = self.disk(target, &system, begun).await?;
+        let now = self.disk(target, &system, begun, whom).await?;
         let last_reset = bmc.as_ref().map_or(String::new(), |bmc| bmc.last_reset.clone());
         let (bmc_serial, bmc_uuid) =
             bmc.as_ref().map_or((String::new(), String::new()), |b| (b.serial_number.clone(), b.system_uuid.clone()));
@@ -75,10 +75,13 @@ impl Inner {
             boot_id: match &system {
                 System::Read(host) => host.boot_id.clone(),
                 // only where there is no other: the two are never compared with each other
-                System::NotAsked if target.spec.ssh_endpoint.is_empty() => last_reset,
+                System::NotAsked if target.spec.ssh_endpoint.is_empty() => last_reset.clone(),
                 System::NotAsked | System::Down | System::Closed | System::Up => String::new(),
             },
-            boot_override: bmc.and_then(|bmc| bmc.boot).map(|boot| boot.mode),
+            last_reset,
+            boot_override: bmc
+                .and_then(|bmc| bmc.boot)
+                .map(|shown| self.boots.get(&target.machine_id, &shown).unwrap_or(shown)),
             installed: now.installed,
             disk_read: now.read,
             installing: now.installing,
@@ -108,7 +111,9 @@ impl Inner {
         match self.reading(target, whom).await {
             // what was reinstalled has another key, and is looked at with it from now on
             Err(e) if e.reason() == Reason::HostKeyChanged && in_hand => {
-                self.repin_host(&target.machine_id, "its system is being reinstalled").await?;
+                let operation = begun.map_or("", |begun| &begun.operation);
+                let why = format!("its system is being reinstalled ({operation})");
+                self.repin_host(&target.machine_id, &why).await?;
                 self.reading(target, whom).await.map(System::Read).or_else(|e| shut(target, e, whom))
             }
             Ok(host) => Ok(System::Read(host)),
@@ -122,10 +127,16 @@ impl Inner {
         (reading.at.elapsed() < self.options.host_reading).then_some(reading)
     }
 
-    async fn disk(&self, target: &Target, system: &System, begun: Option<Installation>) -> ProviderResult<Disk> {
+    async fn disk(
+        &self,
+        target: &Target,
+        system: &System,
+        begun: Option<Installation>,
+        whom: For,
+    ) -> ProviderResult<Disk> {
         let in_hand = begun.as_ref().is_some_and(Installation::is_open);
         let disk = match system {
-            System::Read(host) => self.read(target, host, begun.as_ref()).await?,
+            System::Read(host) => self.read(target, host, begun.as_ref(), whom).await?,
             // as long as nobody has installed anything, it is what it was
             System::Up | System::Down | System::Closed if !in_hand => {
                 let known = self.readings.get(&target.machine_id, &shown_by(target, begun.as_ref()));
@@ -134,13 +145,23 @@ impl Inner {
             System::Up | System::Down | System::Closed | System::NotAsked => Disk::default(),
         };
         match begun.filter(Installation::is_open) {
-            Some(begun) => self.in_hand(target, disk, begun).await,
+            Some(begun) => self.in_hand(target, disk, begun, whom).await,
             None => Ok(disk),
         }
     }
 
-    async fn read(&self, target: &Target, host: &HostIdentity, begun: Option<&Installation>) -> ProviderResult<Disk> {
-        let image = self.image_of(target, host, begun).await?;
+    async fn read(
+        &self,
+        target: &Target,
+        host: &HostIdentity,
+        begun: Option<&Installation>,
+        whom: For,
+    ) -> ProviderResult<Disk> {
+        let begun = match (whom, begun.cloned()) {
+            (For::Work, Some(begun)) => self.finish(target, host, begun).await?,
+            (For::Work | For::Sweep, begun) => begun,
+        };
+        let image = image_of(host, begun.as_ref());
         let reading = Reading { at: Instant::now(), image: image.clone() };
         // by what is begun now: it may have been seen to be done
         let begun = self.begun(target).await?;
@@ -149,7 +170,7 @@ impl Inner {
     }
 
     /// An installation is open: it is there, goes on, or went wrong.
-    async fn in_hand(&self, target: &Target, disk: Disk, begun: Installation) -> ProviderResult<Disk> {
+    async fn in_hand(&self, target: &Target, disk: Disk, begun: Installation, whom: For) -> ProviderResult<Disk> {
         let is_there = |disk: &Disk| disk.installed.as_ref().is_some_and(|i| i.operation == begun.operation);
         if is_there(&disk) {
             return Ok(disk);
@@ -163,8 +184,8 @@ impl Inner {
             }
             Going::Wrong(why) => {
                 // the disk was read before that was heard, and the last thing a script does is to write there
-                let host = self.reading(target, For::Work).await?;
-                let disk = self.read(target, &host, Some(&begun)).await?;
+                let host = self.reading(target, whom).await?;
+                let disk = self.read(target, &host, Some(&begun), whom).await?;
                 if is_there(&disk) {
                     return Ok(disk);
                 }

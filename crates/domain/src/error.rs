@@ -119,6 +119,8 @@ reasons! {
     VersionMismatch = "VERSION_MISMATCH" => Aborted,
     /// Two writers met; trying again is safe and will do.
     Contention = "CONTENTION" => Aborted,
+    /// Somebody is doing something to the machine right now; it is free again in a moment.
+    MachineHeld = "MACHINE_HELD" => Aborted,
     SequenceOutOfRange = "SEQUENCE_OUT_OF_RANGE" => OutOfRange,
     LimitReached = "LIMIT_REACHED" => ResourceExhausted,
     /// Too many calls of one caller in a short time.

@@ -49,7 +49,8 @@ pub enum PinState {
 
 /// Seen at the first contact.
 pub const PINNED: &str = "pinned";
-/// An operator's word: another certificate or key is expected now, or another endpoint.
+/// Another certificate or key is expected now, or another endpoint: by an operator's word, or because a run has
+/// reinstalled it.
 pub const FORGOTTEN: &str = "forgotten";
 
 const fn edge(from: Option<PinState>, to: PinState, trigger: &'static str, owner: Owner) -> Edge<PinState> {
@@ -58,8 +59,13 @@ const fn edge(from: Option<PinState>, to: PinState, trigger: &'static str, owner
 
 static EDGES: &[Edge<PinState>] = &[
     edge(None, PinState::Pinned, PINNED, Owner::Reconciler),
+    edge(None, PinState::Pinned, PINNED, Owner::Executor),
     edge(Some(PinState::Forgotten), PinState::Pinned, PINNED, Owner::Reconciler),
+    edge(Some(PinState::Forgotten), PinState::Pinned, PINNED, Owner::Executor),
+    edge(Some(PinState::Forgotten), PinState::Pinned, PINNED, Owner::Operator),
     edge(Some(PinState::Pinned), PinState::Forgotten, FORGOTTEN, Owner::Operator),
+    edge(Some(PinState::Pinned), PinState::Forgotten, FORGOTTEN, Owner::Executor),
+    edge(Some(PinState::Pinned), PinState::Forgotten, FORGOTTEN, Owner::Reconciler),
 ];
 
 impl State for PinState {

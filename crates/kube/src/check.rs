@@ -78,7 +78,8 @@ impl Right {
 impl Cluster {
     /// Version, nodes, and what we are not allowed to do.
     pub async fn check(&self) -> ProviderResult<ClusterCheck> {
-        let mut session = self.session().await?;
+        let until = self.until();
+        let mut session = self.session_until(until).await?;
         let version: Option<Version> = session.read(&Ask::get("/version", "get /version")).await?;
         let version = version.map(|v| v.git_version).filter(|v| !v.is_empty()).ok_or_else(|| {
             ProviderError::bad_answer(self.what(), "it does not tell its version; is this a Kubernetes API server?")
@@ -96,7 +97,7 @@ impl Cluster {
             }
         }
         drop(session);
-        let nodes = if may_list { self.nodes(Duration::ZERO).await? } else { Default::default() };
+        let nodes = if may_list { self.nodes(Duration::ZERO, until).await? } else { Default::default() };
         Ok(ClusterCheck {
             version,
             endpoint: self.server().to_owned(),

@@ -17,8 +17,6 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-/// For one call of ours, all its requests together.
-const DEADLINE: Duration = Duration::from_secs(30);
 /// How old the news may be for who only watches.
 const WATCH_AGE: Duration = Duration::from_secs(5);
 /// Calls to one API server at a time; the others wait their turn within their deadline.
@@ -52,12 +50,12 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// Reads the kubeconfig and asks nobody yet.
-    pub fn new(name: &str, kubeconfig: &Secret) -> ProviderResult<Self> {
-        Self::with_limits(name, kubeconfig, DEADLINE, WATCH_AGE)
+    /// Reads the kubeconfig and asks nobody yet. Each call ends within the deadline, all its requests together.
+    pub fn new(name: &str, kubeconfig: &Secret, deadline: Duration) -> ProviderResult<Self> {
+        Self::with_limits(name, kubeconfig, deadline, WATCH_AGE)
     }
 
-    /// With another deadline for each call, and another age that news may have for who only watches.
+    /// With another age that news may have for who only watches.
     pub fn with_limits(
         name: &str,
         kubeconfig: &Secret,
@@ -100,11 +98,11 @@ impl Cluster {
         self.session_until(self.until()).await
     }
 
-    fn until(&self) -> Instant {
+    pub(crate) fn until(&self) -> Instant {
         Instant::now() + self.inner.deadline
     }
 
-    async fn session_until(&self, deadline: Instant) -> ProviderResult<Session<'_>> {
+    pub(crate) async fn session_until(&self, deadline: Instant) -> ProviderResult<Session<'_>> {
         let inner = &*self.inner;
         let turn = timeout_at(deadline, inner.turns.acquire()).await.ok().and_then(Result::ok).ok_or_else(|| {
             let message = format!("{} has {AT_ONCE} calls under way, and none ended in time", inner.what);
@@ -125,29 +123,31 @@ impl Cluster {
     }
 
     async fn membership_within(&self, who: &NodeOf, age: Duration) -> ProviderResult<Membership> {
-        let nodes = self.nodes(age).await?;
+        let nodes = self.nodes(age, self.until()).await?;
         Ok(who.find(&nodes)?.map_or(Membership::NotFound, Node::membership))
     }
 
     /// Drained: cordoned, and nothing runs there but what belongs to every node (DaemonSets, static pods).
     pub async fn drain_state(&self, who: &NodeOf) -> ProviderResult<Drain> {
-        let nodes = self.nodes(Duration::ZERO).await?;
+        let until = self.until();
+        let nodes = self.nodes(Duration::ZERO, until).await?;
         match self.for_drain(who, &nodes)? {
-            Ok(node) => self.drain_of(&node.name).await,
+            Ok(node) => self.drain_of(&node.name, until).await,
             Err(known) => Ok(known),
         }
     }
 
     /// The same for who asks about every machine again and again.
     pub async fn watch_drain(&self, who: &NodeOf) -> ProviderResult<Drain> {
-        let nodes = self.nodes(self.inner.watch_age).await?;
+        let until = self.until();
+        let nodes = self.nodes(self.inner.watch_age, until).await?;
         let node = match self.for_drain(who, &nodes)? {
             Ok(node) => node,
             Err(known) => return Ok(known),
         };
         let shared = self.watched_pods(&node.name, &nodes);
-        let read = async || self.drain_of(&node.name).await;
-        shared.get(self.inner.watch_age, self.until(), read).await.map(|drain| Drain::clone(&drain))
+        let read = async || self.drain_of(&node.name, until).await;
+        shared.get(self.inner.watch_age, until, read).await.map(|drain| Drain::clone(&drain))
     }
 
     /// The node whose pods must be looked at, or what is known without.
@@ -178,14 +178,13 @@ impl Cluster {
         pods.entry(node.to_owned()).or_default().clone()
     }
 
-    async fn drain_of(&self, node: &str) -> ProviderResult<Drain> {
-        let mut session = self.session().await?;
+    async fn drain_of(&self, node: &str, until: Instant) -> ProviderResult<Drain> {
+        let mut session = self.session_until(until).await?;
         let pods = drain::pods(&mut session, node).await?;
         Ok(drain::state(&pods))
     }
 
-    pub(crate) async fn nodes(&self, age: Duration) -> ProviderResult<Arc<Vec<Node>>> {
-        let deadline = self.until();
+    pub(crate) async fn nodes(&self, age: Duration, deadline: Instant) -> ProviderResult<Arc<Vec<Node>>> {
         let read = async || {
             let mut session = self.session_until(deadline).await?;
             session.list("/api/v1/nodes", "", "list nodes", NODES_MAX, |node: NodeObject| Node::from(node)).await
@@ -194,8 +193,8 @@ impl Cluster {
     }
 
     /// The node to change, as it is now. Contradictions stop us here.
-    pub(crate) async fn found(&self, who: &NodeOf) -> ProviderResult<Option<Node>> {
-        let nodes = self.nodes(Duration::ZERO).await?;
+    pub(crate) async fn found(&self, who: &NodeOf, until: Instant) -> ProviderResult<Option<Node>> {
+        let nodes = self.nodes(Duration::ZERO, until).await?;
         Ok(who.find(&nodes)?.cloned())
     }
 
@@ -206,15 +205,20 @@ impl Cluster {
 
     /// Keeps new pods away from the node, or (`on` false) lets them come again.
     pub async fn cordon(&self, who: &NodeOf, on: bool) -> ProviderResult<Ack> {
-        let node = self.found(who).await?.ok_or_else(|| self.no_node(who))?;
-        if node.cordoned == on {
-            return Ok(Ack::Done);
+        let until = self.until();
+        let node = self.found(who, until).await?.ok_or_else(|| self.no_node(who))?;
+        if node.cordoned != on {
+            self.mark(who, &node, on, until).await?;
         }
+        Ok(Ack::Done)
+    }
+
+    pub(crate) async fn mark(&self, who: &NodeOf, node: &Node, on: bool, until: Instant) -> ProviderResult<()> {
         let wanted = if on { serde_json::Value::Bool(true) } else { serde_json::Value::Null };
         // the uid makes it this very node: one of the same name made meanwhile is a conflict
         let patch = serde_json::json!({ "metadata": { "uid": node.uid }, "spec": { "unschedulable": wanted } });
-        let ask = Ask::json(Method::PATCH, path_of(&node), &patch, "patch nodes");
-        let mut session = self.session().await?;
+        let ask = Ask::json(Method::PATCH, path_of(node), &patch, "patch nodes");
+        let mut session = self.session_until(until).await?;
         let answer = session.ask(&ask).await?;
         if answer.status == StatusCode::NOT_FOUND {
             return Err(self.no_node(who));
@@ -229,18 +233,19 @@ impl Cluster {
             let why = format!("it said yes, and node {} is as it was", node.name);
             return Err(ProviderError::bad_answer(self.what(), &why));
         }
-        Ok(Ack::Done)
+        Ok(())
     }
 
     /// Takes the node object out of the cluster. Gone already is done. What runs there is not asked about: drain
     /// first.
     pub async fn delete_node(&self, who: &NodeOf) -> ProviderResult<Ack> {
-        let Some(node) = self.found(who).await? else { return Ok(Ack::Done) };
+        let until = self.until();
+        let Some(node) = self.found(who, until).await? else { return Ok(Ack::Done) };
         let options = serde_json::json!({
             "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": { "uid": node.uid },
         });
         let ask = Ask::json(Method::DELETE, path_of(&node), &options, "delete nodes");
-        let mut session = self.session().await?;
+        let mut session = self.session_until(until).await?;
         let answer = session.ask(&ask).await?;
         match answer.status {
             StatusCode::NOT_FOUND => Ok(Ack::Done),

@@ -6,7 +6,6 @@ use crate::cluster::Cluster;
 use crate::node::NodeOf;
 use crate::objects::{Pod, Resources};
 use crate::rest::{Ask, Session, encoded};
-use domain::stage::FailureClass;
 use http::{Method, StatusCode};
 use provider::{Drain, ProviderError, ProviderResult};
 use std::time::Duration;
@@ -60,18 +59,6 @@ pub enum Kept {
     Failed,
 }
 
-impl DrainPass {
-    /// Nothing was there that had to go.
-    pub fn is_over(&self) -> bool {
-        self.evicted.is_empty() && self.ending.is_empty() && self.left.is_empty()
-    }
-
-    /// Something is left that no further pass with the same leave will move.
-    pub fn is_stuck(&self) -> bool {
-        self.left.iter().any(|left| matches!(left.kept, Kept::Unmanaged | Kept::EmptyDir))
-    }
-}
-
 impl Pod {
     fn name(&self) -> String {
         format!("{}/{}", self.metadata.namespace, self.metadata.name)
@@ -122,15 +109,15 @@ pub(crate) fn state(pods: &[Pod]) -> Drain {
 }
 
 impl Cluster {
-    /// One pass over a cordoned node. Safe to repeat: a pod that is gone or going is not asked again.
+    /// One pass over a node, which is cordoned first: what leaves it would come back. Safe to repeat: a pod that is
+    /// gone or going is not asked again.
     pub async fn evict_pass(&self, who: &NodeOf, leave: &Evict) -> ProviderResult<DrainPass> {
-        let Some(node) = self.found(who).await? else { return Err(self.no_node(who)) };
+        let until = self.until();
+        let Some(node) = self.found(who, until).await? else { return Err(self.no_node(who)) };
         if !node.cordoned {
-            let message =
-                format!("node {} of {} is not cordoned, so what leaves it would come back", node.name, self.what());
-            return Err(ProviderError::refused(FailureClass::Conflict, message));
+            self.mark(who, &node, true, until).await?;
         }
-        let mut session = self.session().await?;
+        let mut session = self.session_until(until).await?;
         let pods = pods(&mut session, &node.name).await?;
         let mut pass = DrainPass::default();
         let mut form = None;

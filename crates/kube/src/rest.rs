@@ -90,6 +90,8 @@ pub(crate) struct Session<'a> {
     token: Option<Secret>,
     tls: Arc<ClientConfig>,
     deadline: Instant,
+    /// How long that was from its beginning.
+    patience: Duration,
     connection: Option<SendRequest<Full<Bytes>>>,
     /// What time the server said it was with its last answer.
     server_time: Option<Timestamp>,
@@ -116,7 +118,8 @@ impl<'a> Session<'a> {
         turn: SemaphorePermit<'a>,
     ) -> ProviderResult<Self> {
         let (token, tls) = (access.token(cluster)?, access.tls(cluster)?);
-        Ok(Self { cluster, what, access, token, tls, deadline, connection: None, server_time: None, _turn: turn })
+        let (patience, connection, server_time) = (deadline.saturating_duration_since(Instant::now()), None, None);
+        Ok(Self { cluster, what, access, token, tls, deadline, patience, connection, server_time, _turn: turn })
     }
 
     pub fn deadline(&self) -> Instant {
@@ -296,7 +299,10 @@ impl<'a> Session<'a> {
             _ if ask.is_change() => ProviderError::unknown(format!("{what} was told to {doing}")),
             Lost::Sent(why) => ProviderError::unreachable(what, why),
             Lost::Garbled => ProviderError::bad_answer(what, &format!("no whole HTTP answer to {doing}")),
-            Lost::Late => ProviderError::unreachable(what, &format!("no answer to {doing} in time")),
+            Lost::Late => ProviderError::unreachable(
+                what,
+                &format!("no answer to {doing} within {:.0} s", self.patience.as_secs_f32()),
+            ),
         }
     }
 

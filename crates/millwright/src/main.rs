@@ -9,6 +9,7 @@ mod doctor;
 mod fuzz;
 mod logging;
 mod maintenance;
+mod open_files;
 mod plan_folder;
 mod providers;
 mod secrets;

@@ -4,11 +4,13 @@ use crate::config::{ActiveRuns, Config};
 use crate::data_dir::{AdminToken, DataDir, Start};
 use crate::logging::Logging;
 use crate::maintenance::say;
+use crate::open_files;
 use crate::plan_folder;
 use crate::providers;
 use crate::secrets;
 use clap::Args;
 use engine::{Engine, EngineOptions};
+use provider::Providers;
 use reconcile::{Reconciler, ReconcilerOptions};
 use service::{Call, CallerLimits, NewMachine, Service, Vault};
 use std::net::SocketAddr;
@@ -58,6 +60,8 @@ pub struct ServeOptions {
 
 /// Simulated machines that one flag may register.
 const SIM_MACHINES_MAX: usize = 100_000;
+/// How long a stop waits for controllers to close our sessions; what is left ends by itself.
+const CLOSE_WITHIN: Duration = Duration::from_secs(10);
 /// How long a stop waits for canceled runs to end.
 const CANCEL_WITHIN: Duration = Duration::from_secs(30);
 
@@ -68,6 +72,7 @@ pub struct Server {
     pub admin: AdminToken,
     data: DataDir,
     engine: Engine,
+    providers: Providers,
     reconciler: Reconciler,
     stop: CancellationToken,
     /// Whether it speaks TLS.
@@ -81,6 +86,7 @@ pub struct Server {
 pub async fn run(options: ServeOptions) -> Result<ExitCode, String> {
     let config = configure(&options)?;
     let logging = Logging::start(&config.log, &config.telemetry)?;
+    open_files::raise(&config);
     let ended = serve(&options, &config).await;
     logging.finish().await;
     ended
@@ -198,7 +204,7 @@ impl Server {
         let listener = listen(&config.server.listen, tls.is_some() || options.allow_plaintext).await?;
         let address = listener.local_addr().map_err(|e| format!("listening on {}: {e}", config.server.listen))?;
         engine.start().await.map_err(|e| format!("starting the engine: {e}"))?;
-        let reconciler = Reconciler::start(service.store(), providers, observing);
+        let reconciler = Reconciler::start(service.store(), providers.clone(), observing);
         let stop = CancellationToken::new();
         let encrypted = tls.is_some();
         let serving = api::ServerOptions {
@@ -216,7 +222,20 @@ impl Server {
             ended
         });
         let cancel_runs = config.shutdown.active_runs == ActiveRuns::Cancel;
-        Ok(Self { service, address, admin, data, engine, reconciler, stop, encrypted, listening, deaf, cancel_runs })
+        Ok(Self {
+            service,
+            address,
+            admin,
+            data,
+            engine,
+            providers,
+            reconciler,
+            stop,
+            encrypted,
+            listening,
+            deaf,
+            cancel_runs,
+        })
     }
 
     pub fn url(&self) -> String {
@@ -241,6 +260,10 @@ impl Server {
             Ok(Ok(())) => {}
             Ok(Err(e)) => tracing::error!(error = %e, "serving"),
             Err(e) => tracing::error!(error = %e, "serving"),
+        }
+        // nobody asks a machine any more
+        if tokio::time::timeout(CLOSE_WITHIN, self.providers.close()).await.is_err() {
+            tracing::warn!("not every controller closed its session in time; what is left ends by itself");
         }
         let store = self.service.store().clone();
         // the last writes are durable before the process ends

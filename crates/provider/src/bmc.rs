@@ -31,6 +31,16 @@ pub trait Bmc: Send + Sync {
     /// Nobody will ask for a while: what is kept open for the next question is closed.
     fn hang_up(&self) {}
 
+    /// Whether a session of ours is open at the controller itself.
+    fn has_session(&self) -> bool {
+        false
+    }
+
+    /// Ends that session. Whoever asks afterwards opens another.
+    async fn close(&self) -> ProviderResult<()> {
+        Ok(())
+    }
+
     /// Who it is and how its power and boot stand: what a sweep asks of every machine.
     async fn state(&self) -> ProviderResult<BmcState>;
 
@@ -99,8 +109,9 @@ pub trait Bmc: Send + Sync {
 /// Gives people the controller of a machine, behind the same bounds that runs and sweeps have.
 #[async_trait]
 pub trait Management: Send + Sync {
-    /// The controller of this machine, its identity checked.
-    async fn bmc(&self, target: &Target) -> ProviderResult<Box<dyn Bmc + '_>>;
+    /// The controller of this machine, its identity checked, and the state that it was checked by: whoever wants to
+    /// be sure of it need not ask again.
+    async fn bmc(&self, target: &Target) -> ProviderResult<(Box<dyn Bmc + '_>, BmcState)>;
 
     /// What stands at an endpoint that no machine is registered with yet.
     async fn discover(&self, spec: &MachineSpec) -> ProviderResult<Discovered>;

@@ -2,6 +2,7 @@
 
 use crate::{Ack, Management, Operation, ProviderError, ProviderResult, Target};
 use async_trait::async_trait;
+use domain::hardware::BootOverride;
 use domain::machine::MachineSpec;
 use domain::plan::{BootMode, Capability, RebootMode, StepKind};
 use std::collections::BTreeMap;
@@ -24,8 +25,11 @@ pub struct Inspection {
     pub host_asked: bool,
     /// Changes with every boot: the proof that one happened. Empty: nobody tells now.
     pub boot_id: String,
-    /// The boot source set for the next boot (or for all, when persistent), if any.
-    pub boot_override: Option<BootMode>,
+    /// When the controller says that it was last reset; only compared with itself. Empty: it does not tell.
+    pub last_reset: String,
+    /// The boot source set for the next boot, or for all of them, if any; as it was asked for, where a controller has
+    /// other words for it.
+    pub boot_override: Option<BootOverride>,
     /// The image on its disk, if one was ever installed, and the operation that put it there.
     pub installed: Option<Install>,
     /// Whether the disk was read. Without, that nothing is `installed` says nothing.
@@ -266,6 +270,7 @@ pub trait RmaControl: Send + Sync {
 }
 
 /// A provider is the set of capabilities it has.
+#[async_trait]
 pub trait Provider: Send + Sync {
     fn inspect(&self) -> Option<&dyn Inspect> {
         None
@@ -300,6 +305,9 @@ pub trait Provider: Send + Sync {
     fn lacks(&self, _spec: &MachineSpec, _step: &StepKind) -> Option<String> {
         None
     }
+
+    /// The server stops: whatever is kept open out there is closed, as far as it answers.
+    async fn close(&self) {}
 
     /// How many of its endpoints are left alone at the moment, because they do not answer.
     fn resting(&self) -> usize {

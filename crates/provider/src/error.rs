@@ -17,8 +17,9 @@ pub enum ProviderError {
     /// It answered, and the answer was no; nothing was changed by this call.
     #[error("{message}")]
     Refused { class: FailureClass, reason: Reason, message: String },
-    /// The call was sent and no answer came: it may have been done. Probe before any retry.
-    #[error("{message} (sent, but no answer came)")]
+    /// The call was sent, and no answer came, or one that does not say what became of it: it may have been done.
+    /// Probe before any retry.
+    #[error("{message} (sent, and it may have been done)")]
     Unknown { message: String },
 }
 

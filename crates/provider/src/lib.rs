@@ -15,6 +15,6 @@ pub use capability::{
     PowerControl, PowerState, Provider, RmaControl, Stream,
 };
 pub use error::{Ack, ProviderError, ProviderResult};
-pub use keyring::{Keyring, Pin};
+pub use keyring::{Because, Keyring, Pin, Swap};
 pub use registry::Providers;
-pub use target::{Notes, Operation, Target};
+pub use target::{By, Notes, Operation, Target};

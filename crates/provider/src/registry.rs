@@ -57,6 +57,12 @@ impl Providers {
         self.by_name.values().map(|provider| provider.resting()).sum()
     }
 
+    pub async fn close(&self) {
+        for provider in self.by_name.values() {
+            provider.close().await;
+        }
+    }
+
     /// Refuses steps that the provider cannot carry out, or not on this machine, before anything begins.
     pub fn check(&self, machine: &Machine, steps: &[Step]) -> Result<(), Error> {
         let name = machine.spec.provider_name(&machine.labels);

@@ -1,7 +1,7 @@
 //! Whom a call is about, and on whose behalf.
 
 use domain::machine::{Labels, Machine, MachineSpec};
-use domain::{ExecutionId, MachineId};
+use domain::{ExecutionId, MachineId, RunId};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +14,18 @@ pub struct Target {
     pub spec: MachineSpec,
     /// What happened on the way that a person should read, such as a means that had to be changed.
     pub notes: Notes,
+    pub by: By,
+}
+
+/// On whose behalf something is done. Where it leaves a trace, this is who is named.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// The server, of its own accord.
+    #[default]
+    System,
+    /// By name.
+    Person(String),
+    Run(RunId),
 }
 
 /// Lines for the log of the step that is at work. Bounded: what nobody takes is dropped from the front.
@@ -50,7 +62,13 @@ impl Target {
             labels: machine.labels.clone(),
             spec: machine.spec.clone(),
             notes: Notes::default(),
+            by: By::System,
         }
+    }
+
+    #[must_use]
+    pub fn on_behalf_of(self, by: By) -> Self {
+        Self { by, ..self }
     }
 }
 

@@ -11,7 +11,7 @@ use domain::credential::BmcLogin;
 use domain::endpoint::BmcEndpoint;
 use domain::stage::FailureClass;
 use domain::{Secret, limits};
-use http::header::{AUTHORIZATION, HeaderName, HeaderValue, IF_MATCH};
+use http::header::{AUTHORIZATION, HeaderName, HeaderValue, IF_MATCH, RETRY_AFTER};
 use http::{HeaderMap, Method, Uri};
 use provider::{ProviderError, ProviderResult};
 use serde_json::{Value, json};
@@ -189,7 +189,7 @@ impl Client {
             }
         }
         if !(200..300).contains(&answer.status) {
-            return Err(self.no(&format!("refuses to {what}"), &answer));
+            return Err(self.no_to_a_change(what, &answer));
         }
         // the status is the yes; a body that cannot be read takes nothing from it
         let value: Value = serde_json::from_slice(&answer.body).unwrap_or(Value::Null);
@@ -279,16 +279,32 @@ impl Client {
             }
             Lost::Garbled(why) if changes => unknown(&why),
             Lost::Garbled(why) => self.bad_answer(&format!("{about}: {why}")),
-            Lost::Cut(status, why) if changes && status < 400 => unknown(&why),
+            Lost::Cut(status, why) if changes && !(400..500).contains(&status) => {
+                unknown(&format!("status {status}, but {why}"))
+            }
             Lost::Cut(status, why) => self.bad_answer(&format!("{about}: status {status}, but {why}")),
         }
     }
 
+    /// That something broke inside of it does not say how far it got: it may have been done. Only who says that it
+    /// cannot (501) or that one should come back later has certainly not begun.
+    fn no_to_a_change(&self, what: &str, answer: &Answer) -> ProviderError {
+        let not_begun = match answer.status {
+            501 => true,
+            503 => answer.headers.contains_key(RETRY_AFTER),
+            status => status < 500,
+        };
+        if not_begun {
+            return self.no(&format!("refuses to {what}"), answer);
+        }
+        let (said, status) = (said(&answer.body), answer.status);
+        let why = format!("failed when told to {what}{said} (HTTP status {status})");
+        ProviderError::unknown(format!("{} {}", self.name, limits::short(&self.blot(&why))))
+    }
+
     /// A no of the controller, with what it says about it.
     fn no(&self, what: &str, answer: &Answer) -> ProviderError {
-        let said = messages(&answer.body);
-        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
-        let status = answer.status;
+        let (said, status) = (said(&answer.body), answer.status);
         let class = match status {
             405 | 501 => {
                 let about = what.strip_prefix("refuses to ").unwrap_or(what);
@@ -363,7 +379,9 @@ impl Client {
         let answer = Box::pin(self.send(Method::POST, &place, body, &[], true, deadline)).await?;
         match answer.status {
             200..300 => {
+                let body: Value = serde_json::from_slice(&answer.body).unwrap_or(Value::Null);
                 let at = header(&answer.headers, "location").and_then(|to| self.local(&to));
+                let at = at.or_else(|| Some(json::text(&body, "/@odata.id")).filter(|path| json::is_path(path)));
                 let Some(token) = header(&answer.headers, TOKEN.as_str()) else { return Ok(Auth::Basic) };
                 let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 Ok(Auth::Session { token: Secret::new(token), at, number })
@@ -385,6 +403,14 @@ impl Client {
     async fn login_refused(&self) -> ProviderError {
         *self.auth.lock().await = Auth::Refused { since: Instant::now() };
         ProviderError::login_refused(&self.name, &self.credential)
+    }
+
+    /// Whether there is one to end. Who is just logging in will have one.
+    pub fn has_session(&self) -> bool {
+        match self.auth.try_lock() {
+            Ok(auth) => matches!(&*auth, Auth::Session { at: Some(_), .. }),
+            Err(_) => true,
+        }
     }
 
     /// Ends the session, if one is open: controllers have few of them.
@@ -416,6 +442,11 @@ pub fn header(headers: &HeaderMap, name: &str) -> Option<String> {
 /// In seconds. A date is not understood: their clocks are not ours.
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     header(headers, "retry-after")?.trim().parse().ok().map(Duration::from_secs)
+}
+
+fn said(body: &[u8]) -> String {
+    let said = messages(body);
+    if said.is_empty() { said } else { format!(": {said}") }
 }
 
 /// What an error says: the messages of `@Message.ExtendedInfo`, else its one message, else the names of messages.

@@ -39,11 +39,6 @@ impl Redfish {
         Self { client, known: Known::default(), named: endpoint.system.clone() }
     }
 
-    /// Ends the session at the controller, which has few of them. Whoever calls afterwards opens another.
-    pub async fn close(&self) -> ProviderResult<()> {
-        self.client.log_out().await
-    }
-
     /// A read of many parts, bounded as a whole.
     async fn within<T>(&self, reading: impl Future<Output = ProviderResult<T>>) -> ProviderResult<T> {
         let bound = self.client.timeouts.describe;
@@ -88,6 +83,14 @@ impl Bmc for Redfish {
 
     fn hang_up(&self) {
         self.client.hang_up();
+    }
+
+    fn has_session(&self) -> bool {
+        self.client.has_session()
+    }
+
+    async fn close(&self) -> ProviderResult<()> {
+        self.client.log_out().await
     }
 
     async fn state(&self) -> ProviderResult<BmcState> {

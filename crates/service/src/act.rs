@@ -132,14 +132,16 @@ impl Service {
         W: Future<Output = Result<T, Error>> + Send,
     {
         let message = asked.message();
-        let subject = match self.begin::<S>(call, entity, &message, T::REPEATABLE, judge).await? {
-            Begun::Now(subject, true) => subject,
-            Begun::Now(subject, false) => return work(subject).await,
+        let (subject, to_be_recorded) = match self.begin::<S>(call, entity, &message, T::REPEATABLE, judge).await? {
+            Begun::Now(subject, to_be_recorded) => (subject, to_be_recorded),
             Begun::Before(outcome) => return before(&asked.what, &outcome),
         };
         let (service, call, entity) = (self.clone(), call.clone(), entity.to_owned());
         let act = tokio::spawn(async move {
             let result = work(subject).await;
+            if !to_be_recorded {
+                return result;
+            }
             let ended = ended(about(&call, &entity), message, &result);
             if let Err(e) = service.settle(&call, &entity, ended).await {
                 tracing::warn!(error = %e, call = call.name, about = entity, "how an act ended could not be put on record");

@@ -100,7 +100,7 @@ impl Service {
         order: impl for<'a> FnOnce(&'a dyn ClusterControl, &'a Target, &'a str) -> Order<'a, T> + Send + 'static,
     ) -> Result<T, Error> {
         let (service, what) = (self.clone(), asked.what.clone());
-        self.free_machine(call, id, asked, Held::Refuses, move |machine| async move {
+        self.free_machine(call, id, asked, Held::Refuses, move |machine, _| async move {
             let provider = service.inner.providers.get(machine.spec.provider_name(&machine.labels))?;
             let (cluster, name) = cluster_of(provider.as_ref(), &machine)?;
             let target = Target::of(&machine);

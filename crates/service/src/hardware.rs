@@ -1,11 +1,11 @@
 //! One machine's management controller, for people. Reads are answered within bounds. What changes a machine is
-//! refused while a run holds it, goes to no other machine than the one that is named, is on record before it
+//! refused while a run holds it, holds it against runs and others meanwhile, goes to no other machine than the one that is named, is on record before it
 //! begins (see `act`), and the machine is looked at soon after.
 //!
 //! A freeze stops automation, not people: as with `set_phase`, nothing here asks for it.
 
 use crate::act::{Acted, Asked, HardwareChange, Outcome, answer, done};
-use crate::machines::{find, no_active_run, not_found, required};
+use crate::machines::{find, no_active_run, not_held, required};
 use crate::{Call, Service};
 use domain::credential::{CredentialKind, names};
 use domain::hardware::{
@@ -17,15 +17,17 @@ use domain::machine::{Machine, MachineSpec, Phase, check_text};
 use domain::plan::BootMode;
 use domain::{Error, MachineId, Reason};
 use futures::future::BoxFuture;
-use provider::{Bmc, Discovered, Management, Provider, ProviderError, ProviderResult, Target};
+use provider::{Bmc, By, Discovered, Management, Provider, ProviderError, ProviderResult, Target};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use store::{credential, machine as machines};
+use store::{Caller, credential, hold, machine as machines};
 
 /// Entries of a controller's log, unless the caller says how many.
 const EVENTS: usize = 100;
 const EVENTS_MAX: usize = 1000;
+/// What an act may take beyond its own bounds: the database, a busy server.
+const HOLD_MARGIN: Duration = Duration::from_secs(15);
 /// BIOS attributes in one request.
 const ATTRIBUTES_MAX: usize = 256;
 
@@ -228,7 +230,15 @@ impl Service {
             required("attributes", name)?;
             check_text("attributes", value, limits::COMMENT_MAX)?;
         }
-        // values may be passwords
+        // values may be passwords: what is remembered of the request is keyed, as with credentials
+        if call.idempotency_key.is_some() {
+            let mut request = Vec::new();
+            for part in [id, reason].into_iter().chain(attributes.iter().flat_map(|(k, v)| [k.as_str(), v.as_str()])) {
+                request.extend_from_slice(&part.len().to_le_bytes());
+                request.extend_from_slice(part.as_bytes());
+            }
+            call.asks(&self.vault().key().await?.veil(&request));
+        }
         let names: Vec<&str> = attributes.keys().map(String::as_str).collect();
         let asked = Asked::new(format!("set BIOS {}", names.join(", ")), reason)?;
         self.instruct(call, id, asked, Held::Refuses, move |bmc| {
@@ -352,7 +362,7 @@ impl Service {
         let provider = self.inner.providers.get(machine.spec.provider_name(&machine.labels))?;
         let (management, target) = (managed(provider.as_ref(), &machine)?, Target::of(&machine));
         answer(&controller_of(&machine), within, async {
-            let bmc = management.bmc(&target).await?;
+            let (bmc, _) = management.bmc(&target).await?;
             question(bmc.as_ref()).await
         })
         .await
@@ -367,21 +377,21 @@ impl Service {
         held: Held,
         order: impl for<'a> FnOnce(&'a dyn Bmc) -> BoxFuture<'a, ProviderResult<Acted>> + Send + 'static,
     ) -> Result<HardwareChange, Error> {
-        let (service, what) = (self.clone(), asked.what.clone());
-        self.on_machine(call, id, asked, held, move |machine| async move {
+        let (service, what, by) = (self.clone(), asked.what.clone(), By::Person(call.by.name.clone()));
+        self.on_machine(call, id, asked, held, move |machine, hold| async move {
             let provider = service.inner.providers.get(machine.spec.provider_name(&machine.labels))?;
-            let (management, target) = (managed(provider.as_ref(), &machine)?, Target::of(&machine));
+            let (management, target) = (managed(provider.as_ref(), &machine)?, Target::of(&machine).on_behalf_of(by));
             let bmc = answer(&controller_of(&machine), service.look_within(), async {
-                let bmc = management.bmc(&target).await?;
-                let state = bmc.state().await?;
+                // whatever a provider forgets
+                let (bmc, state) = management.bmc(&target).await?;
                 match another_machine(&machine.spec, &state.serial_number, &state.system_uuid) {
                     Some(problem) => Err(ProviderError::wrong_machine(format!("{}: {problem}", bmc.name()))),
                     None => Ok(bmc),
                 }
             })
             .await?;
-            // that took its time, in which a run may have begun
-            service.still_free(&machine.id, held).await?;
+            // that took its time
+            service.still_held(&machine.id, hold.as_deref()).await?;
             done(&format!("{what} of {}", machine.id), service.act_within(), order(bmc.as_ref())).await
         })
         .await
@@ -395,23 +405,24 @@ impl Service {
         asked: Asked,
         order: impl for<'a> FnOnce(&'a dyn Management, &'a Target) -> BoxFuture<'a, ProviderResult<Acted>> + Send + 'static,
     ) -> Result<HardwareChange, Error> {
-        let (service, what) = (self.clone(), asked.what.clone());
-        self.on_machine(call, id, asked, Held::Refuses, move |machine| async move {
+        let (service, what, by) = (self.clone(), asked.what.clone(), By::Person(call.by.name.clone()));
+        self.on_machine(call, id, asked, Held::Refuses, move |machine, _| async move {
             let provider = service.inner.providers.get(machine.spec.provider_name(&machine.labels))?;
-            let (management, target) = (managed(provider.as_ref(), &machine)?, Target::of(&machine));
+            let (management, target) = (managed(provider.as_ref(), &machine)?, Target::of(&machine).on_behalf_of(by));
             done(&format!("{what} of {}", machine.id), service.act_within(), order(management, &target)).await
         })
         .await
     }
 
-    /// An act on a machine that is there, is talked to and is free; it is looked at soon after.
+    /// An act on a machine that is there, is talked to and is free; it is looked at soon after. `work` is given the
+    /// machine, and the hold that it has on it.
     pub(crate) async fn on_machine<W>(
         &self,
         call: &Arc<Call>,
         id: &str,
         asked: Asked,
         held: Held,
-        work: impl FnOnce(Machine) -> W + Send + 'static,
+        work: impl FnOnce(Machine, Option<String>) -> W + Send + 'static,
     ) -> Result<HardwareChange, Error>
     where
         W: Future<Output = Result<Acted, Error>> + Send,
@@ -421,27 +432,42 @@ impl Service {
         Ok(HardwareChange { machine_id: id.to_owned(), what, acted })
     }
 
+    /// No run begins on the machine, and nobody else does anything to it, until the work has ended.
     pub(crate) async fn free_machine<T: Outcome, W>(
         &self,
         call: &Arc<Call>,
         id: &str,
         asked: Asked,
         held: Held,
-        work: impl FnOnce(Machine) -> W + Send + 'static,
+        work: impl FnOnce(Machine, Option<String>) -> W + Send + 'static,
     ) -> Result<T, Error>
     where
         W: Future<Output = Result<T, Error>> + Send,
     {
         let id = MachineId::from_text(required("machine_id", id)?);
         let (by, key, entity, service) = (call.clone(), id.clone(), id.to_string(), self.clone());
+        let act = (held == Held::Refuses).then(|| self.store().ambient().uuid().to_string());
+        let (what, lasts) = (asked.what.clone(), self.look_within() + self.act_within() + HOLD_MARGIN);
+        let taken = act.clone();
         let judge = move |tx: &mut store::Tx<'_>| {
+            if taken.is_some() {
+                // before anything is read: a run that begins now waits for us, or we for it
+                machines::get_for_update(tx, &key)?;
+            }
             let machine = find(tx, &by, &key)?;
             not_retired(&machine)?;
             held.allows(&machine)?;
+            if let Some(act) = &taken {
+                not_held(&key, hold::of(tx, &key)?.as_ref())?;
+                hold::take(tx, &key, act, &what, &by.by.name, lasts)?;
+            }
             Ok(machine)
         };
         self.act(call, &entity, asked, judge, move |machine| async move {
-            let result = work(machine).await;
+            let result = work(machine, act.clone()).await;
+            if let Some(act) = act {
+                service.let_go(&id, act).await;
+            }
             // whatever became of it
             service.store().signals().look_at(&id);
             result
@@ -449,9 +475,28 @@ impl Service {
         .await
     }
 
-    async fn still_free(&self, id: &MachineId, held: Held) -> Result<(), Error> {
-        let machine = self.store().point(machines::by_id(id)).await?.ok_or_else(|| not_found(id.as_str()))?;
-        held.allows(&machine)
+    async fn let_go(&self, id: &MachineId, act: String) {
+        let key = id.clone();
+        let released =
+            self.store().write(&Caller::new("system"), id.as_str(), move |tx| hold::release(tx, &key, &act)).await;
+        if let Err(e) = released {
+            tracing::info!(error = %e, machine = id.as_str(), "a hold was not given up; it ends by itself");
+        }
+    }
+
+    /// A server that was stopped for longer than its hold lasts must not go on as if nothing had happened.
+    async fn still_held(&self, id: &MachineId, act: Option<&str>) -> Result<(), Error> {
+        let Some(act) = act else { return Ok(()) };
+        let key = id.clone();
+        let hold = self.store().read(move |tx| hold::of(tx, &key)).await?;
+        if hold.as_ref().is_some_and(|hold| hold.act == act) {
+            return Ok(());
+        }
+        not_held(id, hold.as_ref())?;
+        Err(Error::new(
+            Reason::MachineHeld,
+            format!("the hold on machine {id} ended before anything was done; nothing was done, try again"),
+        ))
     }
 }
 

@@ -16,6 +16,7 @@ use domain::{Error, MachineId, Reason};
 use provider::{Membership, Target};
 use std::sync::Arc;
 use std::time::Duration;
+use store::hold::Hold;
 use store::machine::{self, PhaseChange};
 use store::{Cause, Moved, Tx, TxResult, pin};
 
@@ -303,6 +304,23 @@ pub(crate) fn no_active_run(machine: &Machine) -> Result<(), Error> {
         .with("run_id", run.id.as_str())
         .allowing(["wait", "cancel"])),
         Some(_) | None => Ok(()),
+    }
+}
+
+/// Refuses what must not happen while somebody does something to the machine by hand.
+pub(crate) fn not_held(machine: &MachineId, hold: Option<&Hold>) -> Result<(), Error> {
+    match hold {
+        None => Ok(()),
+        Some(hold) => Err(Error::new(
+            Reason::MachineHeld,
+            format!(
+                "machine {machine} is held by {} for {} since {}, until {} at the latest; try again in a moment",
+                hold.by, hold.what, hold.since, hold.until
+            ),
+        )
+        .with("held_by", &hold.by)
+        .with("until", hold.until.to_string())
+        .allowing(["wait"])),
     }
 }
 

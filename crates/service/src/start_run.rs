@@ -1,6 +1,6 @@
 //! StartRun: existence, replay, active run, plan, all in one transaction.
 
-use crate::machines::{no_active_run, required};
+use crate::machines::{no_active_run, not_held, required};
 use crate::runs::{RunView, view};
 use crate::{Call, Service, machines, plans};
 use domain::limits;
@@ -14,7 +14,7 @@ use provider::Providers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::execution::{self, NewExecution};
-use store::{Cause, Tx, TxResult, idempotency, machine, run};
+use store::{Cause, Tx, TxResult, hold, idempotency, machine, run};
 use workflow::{RUN_WORKFLOW, RUN_WORKFLOW_VERSION};
 
 #[derive(Clone, Debug, Default)]
@@ -105,6 +105,7 @@ impl NewRun {
             return Ok(known);
         }
         no_active_run(&machine)?;
+        not_held(id, hold::of(tx, id)?.as_ref())?;
         self.check_phase(&machine)?;
         let plan = self.plan(tx, &machine)?;
         may_use(&self.call, &machine, &plan, &self.request.parameters)?;

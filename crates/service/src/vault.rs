@@ -9,12 +9,12 @@ use async_trait::async_trait;
 use domain::credential::{
     BmcLogin, Credential, CredentialKind, CredentialRecord, CredentialState, ROTATED, SshLogin, not_found,
 };
-use domain::limits::COMMENT_MAX;
+use domain::limits::{COMMENT_MAX, short};
 use domain::machine::{Machine, check_text};
 use domain::pin::{FORGOTTEN, PINNED, PinState};
 use domain::stage::FailureClass;
 use domain::{Code, Error, MachineId, Reason, Secret};
-use provider::{Keyring, Pin, ProviderError, ProviderResult};
+use provider::{Because, By, Keyring, Pin, ProviderError, ProviderResult, Swap};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -193,10 +193,10 @@ impl Vault {
         self.open(&there.ok_or_else(|| not_found(name))?)
     }
 
-    async fn put_by_itself(&self, name: &str, new: &Credential) -> Result<(), Error> {
+    async fn swap(&self, name: &str, read: &Credential, new: &Credential) -> Result<Swap, Error> {
         new.check()?;
         let key = self.key().await?;
-        let (vault, name, new) = (self.clone(), name.to_owned(), new.clone());
+        let (vault, name, read, new) = (self.clone(), name.to_owned(), read.clone(), new.clone());
         let cause = Cause::executor(ACTOR, ROTATED, "");
         self.store
             .write(&Caller::new(ACTOR), "credentials", move |tx| {
@@ -204,7 +204,13 @@ impl Vault {
                 let there = there.filter(|t| t.record.state == CredentialState::Present);
                 let there = there.ok_or_else(|| not_found(&name))?;
                 same_kind(&there.record, new.kind())?;
-                vault.put(tx, &key, Some(&there), &name, &new, &cause)
+                // by what it holds: under another key it still is the same, and so is what two have found out alike
+                let now = vault.open(&there)?;
+                if now != read && now != new {
+                    return Ok(Swap::Overtaken);
+                }
+                vault.put(tx, &key, Some(&there), &name, &new, &cause)?;
+                Ok(Swap::Kept)
             })
             .await
     }
@@ -234,6 +240,15 @@ fn machine_there(tx: &mut Tx<'_>, id: &MachineId) -> TxResult<Machine> {
     Ok(machine::get(tx, id)?.ok_or_else(|| crate::machines::not_found(id.as_str()))?)
 }
 
+/// Whoever is behind it, as everywhere else in the log.
+fn cause(because: Because<'_>, trigger: &'static str) -> Cause {
+    match because.by {
+        By::Person(name) => Cause::operator(name, trigger, &short(because.why)),
+        By::Run(run) => Cause::executor("executor", trigger, &short(&format!("run {run}: {}", because.why))),
+        By::System => Cause::reconciler("system", trigger, &short(because.why)),
+    }
+}
+
 /// As an adapter hears it.
 fn told(e: Error) -> ProviderError {
     match (e.reason, e.code()) {
@@ -256,8 +271,8 @@ impl Keyring for Vault {
         self.find(name).await.map_err(told)
     }
 
-    async fn replace(&self, name: &str, credential: &Credential) -> ProviderResult<()> {
-        self.put_by_itself(name, credential).await.map_err(told)
+    async fn replace(&self, name: &str, read: &Credential, new: &Credential) -> ProviderResult<Swap> {
+        self.swap(name, read, new).await.map_err(told)
     }
 
     async fn pinned(&self, machine: &MachineId, pin: Pin, endpoint: &str) -> ProviderResult<Option<String>> {
@@ -279,30 +294,38 @@ impl Keyring for Vault {
         pinned.map_err(told)
     }
 
-    async fn repin(&self, machine: &MachineId, pin: Pin, endpoint: &str, value: &str, why: &str) -> ProviderResult<()> {
+    async fn repin(
+        &self,
+        machine: &MachineId,
+        pin: Pin,
+        endpoint: &str,
+        read: Option<&str>,
+        value: &str,
+        because: Because<'_>,
+    ) -> ProviderResult<Swap> {
         check_text("value", value, COMMENT_MAX).map_err(told)?;
         let (id, endpoint, value) = (machine.clone(), endpoint.to_owned(), value.to_owned());
-        let forgotten = Cause::operator(ACTOR, FORGOTTEN, &domain::limits::short(why));
-        let pinned = Cause::reconciler(ACTOR, PINNED, &domain::limits::short(why));
+        let read = read.map(str::to_owned);
+        let (forgotten, pinned) = (cause(because, FORGOTTEN), cause(because, PINNED));
         let written = self
             .store
             .write(&Caller::new(ACTOR), machine.as_str(), move |tx| {
                 let machine = machine_there(tx, &id)?;
-                pin::forget(tx, &machine, pin, &forgotten)?;
-                pin::pin(tx, &machine, pin, &endpoint, &value, &pinned)
+                let place = (endpoint.as_str(), read.as_deref());
+                let kept = pin::swap(tx, &machine, pin, place, &value, (&forgotten, &pinned))?;
+                Ok(if kept { Swap::Kept } else { Swap::Overtaken })
             })
             .await;
-        written.map(drop).map_err(told)
+        written.map_err(told)
     }
 
-    async fn unpin(&self, machine: &MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
-        let id = machine.clone();
-        let cause = Cause::operator(ACTOR, FORGOTTEN, &domain::limits::short(why));
+    async fn forget(&self, machine: &MachineId, pins: &[Pin], because: Because<'_>) -> ProviderResult<()> {
+        let (id, pins, cause) = (machine.clone(), pins.to_vec(), cause(because, FORGOTTEN));
         let forgotten = self
             .store
             .write(&Caller::new(ACTOR), machine.as_str(), move |tx| {
                 let machine = machine_there(tx, &id)?;
-                pin::forget(tx, &machine, pin, &cause)
+                pins.iter().try_for_each(|pin| pin::forget(tx, &machine, *pin, &cause))
             })
             .await;
         forgotten.map_err(told)

@@ -101,7 +101,7 @@ impl Bmc for SimBmc<'_> {
     }
 
     async fn media(&self) -> ProviderResult<Option<String>> {
-        self.see(|_, machine| machine.controller.media.clone()).await
+        self.see(|_, machine| machine.controller().media.clone()).await
     }
 
     async fn insert_media(&self, url: &str) -> ProviderResult<Ack> {
@@ -122,8 +122,8 @@ impl Bmc for SimBmc<'_> {
         self.see(|_, machine| {
             let mut current: BTreeMap<String, String> =
                 BIOS.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-            current.extend(machine.controller.bios.clone());
-            Bios { current, pending: machine.controller.bios_pending.clone() }
+            current.extend(machine.controller().bios.clone());
+            Bios { current, pending: machine.controller().bios_pending.clone() }
         })
         .await
     }
@@ -142,7 +142,7 @@ impl Bmc for SimBmc<'_> {
 
     async fn update_firmware(&self, image_url: &str, _targets: &[String]) -> ProviderResult<String> {
         let (busy, number) =
-            self.see(|_, machine| (machine.controller.updating.is_some(), machine.controller.updates + 1)).await?;
+            self.see(|_, machine| (machine.controller().updating.is_some(), machine.controller().updates + 1)).await?;
         if busy {
             let message = format!("{} is being updated already", self.target.machine_id);
             return Err(ProviderError::refused(FailureClass::Conflict, message));
@@ -157,7 +157,7 @@ impl Bmc for SimBmc<'_> {
     async fn task(&self, task: &str) -> ProviderResult<ControllerTask> {
         let now = (self.fleet.clock)().micros();
         let state = self.see(|_, machine| {
-            let controller = &machine.controller;
+            let controller = machine.controller();
             if let Some(done) = controller.updated.iter().find(|update| update.task == task) {
                 return Some(ControllerTask::Done { message: format!("{} is installed", done.image) });
             }
@@ -174,7 +174,7 @@ impl Bmc for SimBmc<'_> {
 
     async fn event_log(&self, limit: usize) -> ProviderResult<Vec<EventLogEntry>> {
         self.see(|_, machine| {
-            let entries = machine.controller.log.iter().rev().take(limit);
+            let entries = machine.controller().log.iter().rev().take(limit);
             let mut log: Vec<EventLogEntry> = entries
                 .map(|noted| EventLogEntry {
                     id: noted.number.to_string(),
@@ -197,7 +197,7 @@ impl Bmc for SimBmc<'_> {
     }
 
     async fn identify(&self, on: bool) -> ProviderResult<Ack> {
-        if self.see(|_, machine| machine.controller.lamp).await? == on {
+        if self.see(|_, machine| machine.controller().lamp).await? == on {
             return Ok(Ack::Done);
         }
         self.act("identify", &PERSON_BMC, Change::Lamp { on }).await
@@ -216,12 +216,14 @@ impl Bmc for SimBmc<'_> {
 
 #[async_trait]
 impl Management for SimFleet {
-    async fn bmc(&self, target: &Target) -> ProviderResult<Box<dyn Bmc + '_>> {
+    async fn bmc(&self, target: &Target) -> ProviderResult<(Box<dyn Bmc + '_>, BmcState)> {
         if Rule::another_machine_shows(&target.labels) {
             return Err(wrong_machine(target));
         }
         let name = format!("the simulated BMC of {}", target.machine_id);
-        Ok(Box::new(SimBmc { fleet: self, target: target.clone(), name }))
+        let bmc = SimBmc { fleet: self, target: target.clone(), name };
+        let state = bmc.state().await?;
+        Ok((Box::new(bmc), state))
     }
 
     /// Whatever the endpoint says, a machine stands there, always the same one; none at names under `invalid`.
@@ -233,8 +235,13 @@ impl Management for SimFleet {
         }
         let identity = Identity::made_of(&spec.bmc_endpoint);
         let id = MachineId::from_text(identity.serial_number.to_ascii_lowercase());
-        let target =
-            Target { machine_id: id, labels: Labels::new(), spec: spec.clone(), notes: provider::Notes::default() };
+        let target = Target {
+            machine_id: id,
+            labels: Labels::new(),
+            spec: spec.clone(),
+            notes: provider::Notes::default(),
+            by: provider::By::System,
+        };
         let description = inventory::describe(&target, &identity, &Machine::new());
         let mut spec = spec.clone();
         spec.serial_number.clone_from(&identity.serial_number);

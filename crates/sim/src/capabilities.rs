@@ -6,6 +6,7 @@ use crate::change::Change;
 use crate::fault::{Rule, step};
 use crate::fleet::SimFleet;
 use crate::identity::Identity;
+use crate::inventory;
 use crate::look::Look;
 use crate::visit::Failure;
 use crate::world::Cause;
@@ -66,7 +67,8 @@ impl Inspect for SimFleet {
                 reachable: machine.up,
                 host_asked: true,
                 boot_id: machine.boots.to_string(),
-                boot_override: machine.boot_override.map(|o| o.mode),
+                last_reset: String::new(),
+                boot_override: inventory::boot_override(machine),
                 installed: machine.installed.clone(),
                 disk_read: true,
                 installing: machine

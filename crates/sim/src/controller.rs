@@ -40,6 +40,19 @@ pub(crate) struct Controller {
 }
 
 impl Controller {
+    pub(crate) const fn new() -> Self {
+        Self {
+            lamp: false,
+            media: None,
+            bios: BTreeMap::new(),
+            bios_pending: BTreeMap::new(),
+            updating: None,
+            updated: VecDeque::new(),
+            updates: 0,
+            log: VecDeque::new(),
+        }
+    }
+
     pub(crate) fn apply(&mut self, record: &Record) {
         match &record.change {
             Change::Lamp { on } => self.lamp = *on,
@@ -66,22 +79,26 @@ impl Controller {
         self.bios.append(&mut self.bios_pending);
     }
 
-    /// Puts what happened into the controller's own log.
-    pub(crate) fn note(&mut self, record: &Record) {
-        let (severity, message) = match &record.change {
-            Change::Reset { mode, .. } => ("OK", format!("System reset ({mode})")),
-            Change::Booted {} => ("OK", "System booted".to_owned()),
-            Change::PowerOff {} => ("OK", "System powered off".to_owned()),
-            Change::PowerLost {} => ("Critical", "Input power lost".to_owned()),
-            Change::MediaInserted { .. } => ("OK", "Virtual media inserted".to_owned()),
-            Change::MediaEjected {} => ("OK", "Virtual media ejected".to_owned()),
-            Change::BiosSet { .. } => ("OK", "BIOS settings are pending".to_owned()),
-            Change::UpdateStarted { .. } => ("OK", "Firmware update begun".to_owned()),
-            Change::Updated {} => ("OK", "Firmware update ended".to_owned()),
-            _ => return,
-        };
+    /// Puts an event into the controller's own log.
+    pub(crate) fn note(&mut self, at_micros: i64, (severity, message): (&'static str, String)) {
         let number = self.log.back().map_or(1, |last| last.number + 1);
-        self.log.push_back(Noted { number, at_micros: record.at_micros, severity, message });
+        self.log.push_back(Noted { number, at_micros, severity, message });
         shorten(&mut self.log, LOG_MAX);
     }
+}
+
+/// What a controller's own log says of a change, and how bad it is.
+pub(crate) fn event(change: &Change) -> Option<(&'static str, String)> {
+    Some(match change {
+        Change::Reset { mode, .. } => ("OK", format!("System reset ({mode})")),
+        Change::Booted {} => ("OK", "System booted".to_owned()),
+        Change::PowerOff {} => ("OK", "System powered off".to_owned()),
+        Change::PowerLost {} => ("Critical", "Input power lost".to_owned()),
+        Change::MediaInserted { .. } => ("OK", "Virtual media inserted".to_owned()),
+        Change::MediaEjected {} => ("OK", "Virtual media ejected".to_owned()),
+        Change::BiosSet { .. } => ("OK", "BIOS settings are pending".to_owned()),
+        Change::UpdateStarted { .. } => ("OK", "Firmware update begun".to_owned()),
+        Change::Updated {} => ("OK", "Firmware update ended".to_owned()),
+        _ => return None,
+    })
 }

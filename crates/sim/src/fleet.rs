@@ -95,6 +95,7 @@ mod tests {
             labels,
             spec: MachineSpec::default(),
             notes: provider::Notes::default(),
+            by: provider::By::System,
         }
     }
 

@@ -65,8 +65,8 @@ pub(crate) fn describe(target: &Target, identity: &Identity, machine: &Machine) 
         nics: nics.collect(),
         devices,
         firmware: vec![
-            firmware("BIOS", format!("2.{}", machine.controller.updates)),
-            firmware("BMC", format!("7.10.{}", machine.controller.updates)),
+            firmware("BIOS", format!("2.{}", machine.controller().updates)),
+            firmware("BMC", format!("7.10.{}", machine.controller().updates)),
         ],
         capabilities: power.chain(boot).chain(CAPABILITIES.map(str::to_owned)).collect(),
         gaps: Vec::new(),

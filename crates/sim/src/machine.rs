@@ -2,7 +2,7 @@
 //! applying records and by nothing else, so that a replay ends where the original did.
 
 use crate::change::Change;
-use crate::controller::Controller;
+use crate::controller::{self, Controller};
 use crate::effect::Record;
 use crate::job::{End, JOBS_MAX, Job};
 use crate::output::Printout;
@@ -63,8 +63,8 @@ pub(crate) struct Machine {
     pub member: Option<String>,
     pub network: BTreeMap<String, String>,
     pub open_return: Option<String>,
-    /// What people find and leave at its management controller.
-    pub controller: Controller,
+    /// What people find and leave at its management controller; nothing for most machines of a large fleet.
+    controller: Option<Box<Controller>>,
     /// Out of its cluster's scheduling.
     pub cordoned: bool,
     /// Acts that took effect: a count for the dice, which a replay restores.
@@ -89,7 +89,7 @@ impl Machine {
             member: None,
             network: BTreeMap::new(),
             open_return: None,
-            controller: Controller::default(),
+            controller: None,
             cordoned: false,
             acts: 0,
             booting: None,
@@ -99,6 +99,15 @@ impl Machine {
             keys: VecDeque::new(),
             strikes: VecDeque::new(),
         }
+    }
+
+    pub(crate) fn controller(&self) -> &Controller {
+        static UNTOUCHED: Controller = Controller::new();
+        self.controller.as_deref().unwrap_or(&UNTOUCHED)
+    }
+
+    fn controller_mut(&mut self) -> &mut Controller {
+        self.controller.get_or_insert_default()
     }
 
     pub(crate) fn job(&self, operation: &str) -> Option<&Job> {
@@ -162,12 +171,14 @@ impl Machine {
             .filter(|j| ready(j.due_micros))
             .map(|j| due(j, Change::Joined { cluster: j.what.clone() }));
         let updated =
-            self.controller.updating.iter().filter(|u| ready(u.due_micros)).map(|u| due(u, Change::Updated {}));
+            self.controller().updating.iter().filter(|u| ready(u.due_micros)).map(|u| due(u, Change::Updated {}));
         deferred.chain(booted).chain(repaved).chain(exited).chain(joined).chain(updated).min_by_key(|d| d.at_micros)
     }
 
     pub(crate) fn apply(&mut self, record: &Record) {
-        self.controller.note(record);
+        if let Some(event) = controller::event(&record.change) {
+            self.controller_mut().note(record.at_micros, event);
+        }
         // What a machine owed is no longer owed once it happens, which is at the very time it was due.
         if let Some(paid) = self.deferred.iter().position(|d| {
             d.operation == record.operation && d.due_micros == record.at_micros && d.what == record.change
@@ -277,7 +288,7 @@ impl Machine {
                 self.cordoned = false;
                 self.acts += 1;
             }
-            Change::Updated {} => self.controller.apply(record),
+            Change::Updated {} => self.controller_mut().apply(record),
             Change::Lamp { .. }
             | Change::MediaInserted { .. }
             | Change::MediaEjected {}
@@ -285,7 +296,7 @@ impl Machine {
             | Change::UpdateStarted { .. }
             | Change::PasswordRotated {}
             | Change::Repinned {} => {
-                self.controller.apply(record);
+                self.controller_mut().apply(record);
                 self.acts += 1;
             }
         }
@@ -295,7 +306,9 @@ impl Machine {
         self.booting = None;
         self.up = true;
         self.boots += 1;
-        self.controller.booted();
+        if let Some(controller) = &mut self.controller {
+            controller.booted();
+        }
     }
 
     fn lose_power(&mut self) {

@@ -13,7 +13,8 @@ const MACHINES_MAX: usize = 1 << 20;
 
 pub(crate) struct World {
     pub journal: Journal,
-    machines: BTreeMap<String, Machine>,
+    // apart from the map, whose pages are never full
+    machines: BTreeMap<String, Box<Machine>>,
 }
 
 /// On whose behalf a change happens.
@@ -29,7 +30,7 @@ impl World {
     }
 
     pub(crate) fn machine(&self, id: &str) -> Option<&Machine> {
-        self.machines.get(id)
+        self.machines.get(id).map(|machine| &**machine)
     }
 
     pub(crate) fn members(&self, cluster_ref: &str) -> usize {
@@ -83,14 +84,14 @@ impl World {
     }
 
     #[cfg(test)]
-    pub(crate) fn machines(&self) -> &BTreeMap<String, Machine> {
+    pub(crate) fn machines(&self) -> &BTreeMap<String, Box<Machine>> {
         &self.machines
     }
 }
 
-fn apply(machines: &mut BTreeMap<String, Machine>, record: &Record) -> Result<(), String> {
+fn apply(machines: &mut BTreeMap<String, Box<Machine>>, record: &Record) -> Result<(), String> {
     if let Change::Created { .. } = record.change {
-        machines.entry(record.machine.clone()).or_insert_with(Machine::new);
+        machines.entry(record.machine.clone()).or_insert_with(|| Box::new(Machine::new()));
         return Ok(());
     }
     match machines.get_mut(&record.machine) {

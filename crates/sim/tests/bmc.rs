@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 #[tokio::test(start_paused = true)]
 async fn every_power_action_does_what_its_name_says_and_is_journaled() {
     let (fleet, m1) = (fleet(), machine(&[("sim.latency_ms", "0")]));
-    let bmc = fleet.bmc(&m1).await.unwrap();
+    let (bmc, _) = fleet.bmc(&m1).await.unwrap();
     for (action, ack, power) in [
         (PowerAction::On, Ack::Done, PowerState::On),
         (PowerAction::GracefulRestart, Ack::Accepted, PowerState::On),
@@ -38,7 +38,7 @@ async fn what_people_left_at_a_controller_outlives_the_process() {
     let path = folder.path().join("fleet.jsonl");
     let m1 = machine(&[("sim.latency_ms", "0")]);
     let one = SimFleet::open(&path, 1, clock()).unwrap();
-    let bmc = one.bmc(&m1).await.unwrap();
+    let (bmc, _) = one.bmc(&m1).await.unwrap();
     assert_eq!(bmc.insert_media("https://h/a.iso").await, Ok(Ack::Done));
     assert_eq!(bmc.insert_media("https://h/a.iso").await, Ok(Ack::Done), "it is in already");
     assert_eq!(bmc.identify(true).await, Ok(Ack::Done));
@@ -55,7 +55,7 @@ async fn what_people_left_at_a_controller_outlives_the_process() {
     drop(one);
 
     let again = SimFleet::open(&path, 1, clock()).unwrap();
-    let bmc = again.bmc(&m1).await.unwrap();
+    let (bmc, _) = again.bmc(&m1).await.unwrap();
     assert_eq!((bmc.describe().await.unwrap(), bmc.event_log(100).await.unwrap()), (before, log));
     assert_eq!(bmc.media().await, Ok(Some("https://h/a.iso".to_owned())));
     assert_eq!(bmc.bios().await.unwrap().pending, attributes);
@@ -69,7 +69,7 @@ async fn what_people_left_at_a_controller_outlives_the_process() {
 #[tokio::test(start_paused = true)]
 async fn an_update_takes_its_time_and_is_not_begun_twice() {
     let (fleet, m1) = (fleet(), machine(&[("sim.latency_ms", "0"), ("sim.fault.bmc", "slow:60000")]));
-    let bmc = fleet.bmc(&m1).await.unwrap();
+    let (bmc, _) = fleet.bmc(&m1).await.unwrap();
     let task = bmc.update_firmware("https://h/bios.bin", &[]).await.unwrap();
     assert!(matches!(bmc.task(&task).await, Ok(ControllerTask::Running { percent: Some(0..=1), .. })));
     assert!(bmc.update_firmware("https://h/bios.bin", &[]).await.is_err());

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Yes as _, clock, command, count, fleet, is_unknown, kinds, machine, op, pass, the_one};
+use domain::hardware::BootOverride;
 use domain::plan::{BootMode, RebootMode};
 use domain::stage::FailureClass;
 use millwright_sim::SimFleet;
@@ -115,7 +116,8 @@ async fn lie_says_done_and_does_it_later() {
     assert_eq!((seen.boot_override, seen.installing, seen.installed), (None, None, None));
     pass(1).await;
     let seen = fleet.inspect(&m1).await.unwrap();
-    assert_eq!((seen.boot_override, seen.installed.unwrap().image.as_str()), (Some(BootMode::Pxe), "img"));
+    let once = BootOverride { mode: BootMode::Pxe, persistent: false };
+    assert_eq!((seen.boot_override, seen.installed.unwrap().image.as_str()), (Some(once), "img"));
     assert_eq!((count(&fleet, "netboot"), count(&fleet, "repave_started"), count(&fleet, "repaved")), (1, 1, 1));
 }
 

@@ -5,6 +5,7 @@ mod common;
 
 use common::{EPOCH_MICROS, Yes as _, clock, count, fleet, kinds, machine, op, pass, the_one};
 use domain::MachineId;
+use domain::hardware::BootOverride;
 use domain::plan::{BootMode, RebootMode};
 use millwright_sim::SimFleet;
 use provider::{
@@ -111,7 +112,8 @@ async fn a_persistent_override_outlives_a_reset_and_a_reset_powers_on() {
     fleet.reset(&m1, RebootMode::Force, &op("reboot", 1)).await.yes();
     pass(10).await;
     let seen = fleet.inspect(&m1).await.unwrap();
-    assert_eq!((seen.power, seen.reachable, seen.boot_override), (PowerState::On, true, Some(BootMode::Disk)));
+    let set = BootOverride { mode: BootMode::Disk, persistent: true };
+    assert_eq!((seen.power, seen.reachable, seen.boot_override), (PowerState::On, true, Some(set)));
 }
 
 #[tokio::test(start_paused = true)]

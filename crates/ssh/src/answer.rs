@@ -22,17 +22,6 @@ pub struct HostIdentity {
     pub image: Option<String>,
 }
 
-/// What a short command printed, at most 64 KiB of each stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Output {
-    /// None: a signal ended it.
-    pub status: Option<i32>,
-    pub stdout: Vec<u8>,
-    pub stderr: Vec<u8>,
-    /// There was more.
-    pub cut: bool,
-}
-
 /// The answer's line, and all that follows it.
 #[derive(Debug)]
 pub(crate) struct Answer<'a> {

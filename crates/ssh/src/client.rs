@@ -1,7 +1,7 @@
 //! A connection to one host, and calls on it. Everything of the SSH library that we use is here and in `peer`, so
 //! that a change of it ends here.
 
-use crate::peer::Peer;
+use crate::peer::{Peer, Place};
 use domain::endpoint::HostPort;
 use provider::{ProviderError, ProviderResult};
 use russh::client::{self, AuthResult, Handle};
@@ -70,6 +70,8 @@ pub(crate) struct Client {
     told: Arc<Told>,
     /// What carries this one.
     _via: Option<Box<Client>>,
+    /// At a jump host.
+    _place: Option<Place>,
 }
 
 /// What came of a call, also when it was cut short.
@@ -79,9 +81,6 @@ pub(crate) struct Heard {
     pub sent: bool,
     pub stdout: Vec<u8>,
     pub stderr: Vec<u8>,
-    pub status: Option<u32>,
-    /// More came than was to be kept.
-    pub cut: bool,
 }
 
 /// Why a call was not heard to its end.
@@ -129,7 +128,7 @@ async fn greet(
     let told = Arc::new(Told::default());
     let judge = Judge { pinned: pinned.clone(), told: Arc::clone(&told) };
     match client::connect_stream(config(), wire, judge).await {
-        Ok(handle) => Ok(Client { handle, told, _via: via }),
+        Ok(handle) => Ok(Client { handle, told, _via: via, _place: None }),
         Err(e) => Err(match (e, pinned, told.host_key.get()) {
             (russh::Error::UnknownKey, Some(pinned), Some(shown)) => {
                 ProviderError::host_key_changed(what, &pinned, shown)
@@ -191,6 +190,11 @@ impl Client {
         }
     }
 
+    /// This connection has that place.
+    pub fn holding(self, place: Option<Place>) -> Self {
+        Self { _place: place, ..self }
+    }
+
     pub fn is_closed(&self) -> bool {
         self.handle.is_closed()
     }
@@ -243,9 +247,8 @@ impl Shell {
         channel.eof().await?;
         loop {
             match channel.wait().await {
-                Some(ChannelMsg::Data { data }) => heard.cut |= put(&mut heard.stdout, &data, keep),
-                Some(ChannelMsg::ExtendedData { data, ext: 1 }) => heard.cut |= put(&mut heard.stderr, &data, keep),
-                Some(ChannelMsg::ExitStatus { exit_status }) => heard.status = Some(exit_status),
+                Some(ChannelMsg::Data { data }) => put(&mut heard.stdout, &data, keep),
+                Some(ChannelMsg::ExtendedData { data, ext: 1 }) => put(&mut heard.stderr, &data, keep),
                 Some(ChannelMsg::Close) => return Ok(()),
                 Some(_) => {}
                 None => return Err(Lost("the connection was lost".to_owned())),
@@ -260,9 +263,8 @@ impl From<russh::Error> for Lost {
     }
 }
 
-/// Whether something had to be left out.
-fn put(kept: &mut Vec<u8>, data: &[u8], most: usize) -> bool {
+/// What is beyond the bound is read and dropped.
+fn put(kept: &mut Vec<u8>, data: &[u8], most: usize) {
     let room = most.saturating_sub(kept.len());
     kept.extend_from_slice(&data[..data.len().min(room)]);
-    data.len() > room
 }

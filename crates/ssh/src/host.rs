@@ -1,9 +1,9 @@
 //! A host: what can be asked of it. Keeps one connection for a while, since those who ask once mostly ask again.
 
-use crate::answer::{self, Answer, HostIdentity, Output};
+use crate::answer::{self, Answer, HostIdentity};
 use crate::client::{self, Client, Heard, Lost};
 use crate::peer::{Jump, Peer};
-use crate::reach::within;
+use crate::reach::{stopover, within};
 use crate::script::{self, Script};
 use domain::credential::SshLogin;
 use domain::endpoint::HostPort;
@@ -18,7 +18,6 @@ use tokio::time::Instant;
 
 /// Of what one answer holds: a page of output and its index fit well.
 const ANSWER_MAX_BYTES: usize = 1 << 20;
-const OUTPUT_MAX_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
@@ -105,13 +104,6 @@ impl Host {
         }
     }
 
-    /// Changes with every boot: the proof of one.
-    pub async fn boot_id(&self) -> ProviderResult<String> {
-        let said = self.ask(&script::boot_id()).await?;
-        let id = said.answer()?.head.strip_prefix("boot ").map(str::to_owned);
-        id.filter(|id| !id.is_empty()).ok_or_else(|| said.nonsense())
-    }
-
     /// Who it says it is, in one call.
     pub async fn identity(&self) -> ProviderResult<HostIdentity> {
         let said = self.ask(&script::identity()).await?;
@@ -121,7 +113,7 @@ impl Host {
     /// Asks the system to reboot. Accepted: it was told to, and no more; that it did is seen by the boot id.
     pub async fn reboot(&self) -> ProviderResult<Ack> {
         let mut heard = Heard::default();
-        let asked = self.call(&script::reboot(), ANSWER_MAX_BYTES, &mut heard).await;
+        let asked = self.call(&script::reboot(), &mut heard).await;
         let Some(Answer { head: "going", body }) = Answer::find(&heard.stdout) else {
             asked?;
             let said = Said { what: &self.0.peer.what, heard };
@@ -134,41 +126,16 @@ impl Host {
         }
     }
 
-    /// Writes a small file, whole or not at all.
-    pub async fn write_file(&self, path: &str, bytes: &[u8], mode: u32) -> ProviderResult<Ack> {
-        let said = self.ask(&script::write(path, bytes, mode)?).await?;
-        match said.answer()?.head {
-            "written" => Ok(Ack::Done),
-            _ => Err(said.nonsense()),
-        }
-    }
-
-    /// Runs a short command while we wait, unrecorded. Where the answer is lost it may be running still: what must
-    /// not be is started.
-    pub async fn run(&self, command: &Command, input: Option<&Secret>) -> ProviderResult<Output> {
-        let said = self.keep(&script::run(command, input)?, OUTPUT_MAX_BYTES).await?;
-        let answer = said.answer()?;
-        if answer.head != "run" {
-            return Err(said.nonsense());
-        }
-        let status = said.heard.status.and_then(|status| i32::try_from(status).ok());
-        Ok(Output { status, stdout: answer.body.to_vec(), stderr: said.heard.stderr.clone(), cut: said.heard.cut })
-    }
-
     async fn ask(&self, script: &Script) -> ProviderResult<Said<'_>> {
-        self.keep(script, ANSWER_MAX_BYTES).await
-    }
-
-    async fn keep(&self, script: &Script, most: usize) -> ProviderResult<Said<'_>> {
         let mut heard = Heard::default();
-        self.call(script, most, &mut heard).await?;
+        self.call(script, &mut heard).await?;
         Ok(Said { what: &self.0.peer.what, heard })
     }
 
     /// One call under its deadline. What was sent and not answered is unknown, and what was not sent is not.
-    async fn call(&self, script: &Script, most: usize, heard: &mut Heard) -> ProviderResult<()> {
+    async fn call(&self, script: &Script, heard: &mut Heard) -> ProviderResult<()> {
         let (what, deadline) = (&self.0.peer.what, self.0.timeouts.call);
-        match tokio::time::timeout(deadline, self.call_twice(script, most, heard)).await {
+        match tokio::time::timeout(deadline, self.call_twice(script, heard)).await {
             Ok(done) => done,
             Err(_) if heard.sent => {
                 Err(ProviderError::unknown(format!("{what} did not answer within {} ms", deadline.as_millis())))
@@ -178,7 +145,7 @@ impl Host {
     }
 
     /// A connection that was kept may have died meanwhile. If it has, and nothing was sent, a new one is made.
-    async fn call_twice(&self, script: &Script, most: usize, heard: &mut Heard) -> ProviderResult<()> {
+    async fn call_twice(&self, script: &Script, heard: &mut Heard) -> ProviderResult<()> {
         let what = &self.0.peer.what;
         let (mut kept, fresh) = self.0.connected().await?;
         let mut use_ = Use::of(&kept);
@@ -198,7 +165,7 @@ impl Host {
             }
         };
         let shell = opened.map_err(|Lost(why)| ProviderError::unreachable(what, &why))?;
-        match shell.run(script, most, heard).await {
+        match shell.run(script, ANSWER_MAX_BYTES, heard).await {
             Ok(()) => {
                 use_.well();
                 Ok(())
@@ -219,7 +186,7 @@ impl Inner {
         let within_each = self.timeouts.connect;
         let via = match &self.jump {
             None => None,
-            Some(jump) => Some(within(&jump.what, within_each, client::connect(jump, None)).await?),
+            Some(jump) => Some(stopover(jump, within_each).await?),
         };
         let client = within(&self.peer.what, within_each, client::connect(&self.peer, via)).await?;
         tracing::debug!(host = %self.peer.what, "connected by SSH");

@@ -11,8 +11,8 @@ mod peer;
 mod reach;
 mod script;
 
-pub use answer::{HostIdentity, Output};
+pub use answer::HostIdentity;
 pub use host::{Host, Timeouts};
-pub use peer::Jump;
+pub use peer::{Jump, Places};
 pub use reach::{answers, answers_by_way_of, host_key_of};
 pub use script::{INTERRUPTED_STATUS, RECORDED_MAX_BYTES};

@@ -1,10 +1,14 @@
 //! One end that we talk to: where it is, whom we are there, and the key it must show.
 
+use domain::Reason;
 use domain::credential::SshLogin;
 use domain::endpoint::HostPort;
+use domain::stage::FailureClass;
 use provider::{ProviderError, ProviderResult};
 use russh::keys::PrivateKey;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A host on the way to others: it is logged into, and passes a connection on.
 #[derive(Clone, Debug)]
@@ -15,6 +19,31 @@ pub struct Jump {
     pub credential_name: String,
     /// Pinned, as OpenSSH writes it: `SHA256:…`.
     pub host_key: String,
+    pub places: Places,
+}
+
+/// The connections that one jump host is given at a time: a server lets in only so many strangers at once, and a whole
+/// rack may be behind it. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Places(Arc<Semaphore>);
+
+/// One connection's, until it is dropped.
+pub(crate) type Place = OwnedSemaphorePermit;
+
+impl Places {
+    pub fn new(most: usize) -> Self {
+        Self(Arc::new(Semaphore::new(most)))
+    }
+
+    /// Waits for one. Who could not be asked in that time has not been silent.
+    pub(crate) async fn take(&self, what: &str, within: Duration) -> ProviderResult<Place> {
+        let place = tokio::time::timeout(within, Arc::clone(&self.0).acquire_owned()).await;
+        place.ok().and_then(Result::ok).ok_or_else(|| {
+            let message =
+                format!("{what} was not asked, others have all its connections; try again when they are done");
+            ProviderError::because(Reason::EndpointBusy, FailureClass::Transient, message)
+        })
+    }
 }
 
 pub(crate) struct Peer {
@@ -24,6 +53,8 @@ pub(crate) struct Peer {
     pub login: SshLogin,
     pub credential_name: String,
     pub host_key: String,
+    /// Of a jump host.
+    pub places: Option<Places>,
     /// Deciphered once: that is slow on purpose.
     key: OnceLock<Arc<PrivateKey>>,
 }
@@ -31,7 +62,8 @@ pub(crate) struct Peer {
 impl Peer {
     pub fn host(at: HostPort, login: SshLogin, credential_name: &str, host_key: String, jump: Option<&Jump>) -> Self {
         let what = named(&at, jump);
-        Self { what, at, login, credential_name: credential_name.to_owned(), host_key, key: OnceLock::new() }
+        let (credential_name, places) = (credential_name.to_owned(), None);
+        Self { what, at, login, credential_name, host_key, places, key: OnceLock::new() }
     }
 
     pub fn jump(jump: &Jump) -> Self {
@@ -41,6 +73,7 @@ impl Peer {
             login: jump.login.clone(),
             credential_name: jump.credential_name.clone(),
             host_key: jump.host_key.clone(),
+            places: Some(jump.places.clone()),
             key: OnceLock::new(),
         }
     }

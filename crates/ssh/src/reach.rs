@@ -17,7 +17,7 @@ pub async fn host_key_of(at: &HostPort, jump: Option<&Jump>, deadline: Duration)
     let (what, begun) = (named(at, jump), Instant::now());
     let via = match jump {
         None => None,
-        Some(jump) => Some(stopover(jump, deadline).await?),
+        Some(jump) => Some(stopover(&Peer::jump(jump), deadline).await?),
     };
     within(&what, deadline.saturating_sub(begun.elapsed()), client::shown_key(&what, at, via)).await
 }
@@ -31,16 +31,23 @@ pub async fn answers(at: &HostPort, deadline: Duration) -> ProviderResult<()> {
 /// [`answers`], seen from a jump host, where we log in.
 pub async fn answers_by_way_of(at: &HostPort, jump: &Jump, deadline: Duration) -> ProviderResult<()> {
     let (what, begun) = (named(at, Some(jump)), Instant::now());
-    let via = stopover(jump, deadline).await?;
+    let via = stopover(&Peer::jump(jump), deadline).await?;
     within(&what, deadline.saturating_sub(begun.elapsed()), async {
         greeted(&what, via.pass_on(&what, at).await?).await
     })
     .await
 }
 
-async fn stopover(jump: &Jump, deadline: Duration) -> ProviderResult<Client> {
-    let peer = Peer::jump(jump);
-    within(&peer.what, deadline, client::connect(&peer, None)).await
+/// A connection to a jump host, in a place of its own there. Half of the time is for the place, so that whoever waits
+/// for one in vain still hears of it.
+pub(crate) async fn stopover(jump: &Peer, deadline: Duration) -> ProviderResult<Client> {
+    let begun = Instant::now();
+    let place = match &jump.places {
+        Some(places) => Some(places.take(&jump.what, deadline / 2).await?),
+        None => None,
+    };
+    let left = deadline.saturating_sub(begun.elapsed());
+    Ok(within(&jump.what, left, client::connect(jump, None)).await?.holding(place))
 }
 
 async fn greeted(what: &str, mut wire: impl Wire) -> ProviderResult<()> {

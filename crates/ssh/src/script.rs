@@ -3,8 +3,6 @@
 //! A script travels on the standard input of `/bin/sh -s`: it is in no process list. It is one compound command, so
 //! that a shell which gets only the beginning of it does nothing at all.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use domain::secret::Secret;
 use domain::stage::FailureClass;
 use provider::{Command, ProviderError, ProviderResult};
@@ -29,7 +27,6 @@ const COMMAND_MAX_BYTES: usize = 256 << 10;
 const WORD_MAX_BYTES: usize = 100 << 10;
 /// Fits into a pipe, so that nothing waits for a command that never reads it.
 const INPUT_MAX_BYTES: usize = 32 << 10;
-pub(crate) const FILE_MAX_BYTES: usize = 1 << 20;
 const KEY_MAX: usize = 200;
 /// Far beyond any index; a shell counts no further than 2^63.
 const OFFSET_MAX: u64 = 1 << 40;
@@ -166,54 +163,12 @@ pub(crate) fn kill(key: &str) -> ProviderResult<Script> {
     Ok(whole(&[&checked_key(key)?, include_str!("sh/kill.sh")]))
 }
 
-pub(crate) fn boot_id() -> Script {
-    whole(&["say \"boot $boot\""])
-}
-
 pub(crate) fn identity() -> Script {
     whole(&[include_str!("sh/identity.sh")])
 }
 
 pub(crate) fn reboot() -> Script {
     whole(&[include_str!("sh/reboot.sh")])
-}
-
-pub(crate) fn write(path: &str, bytes: &[u8], mode: u32) -> ProviderResult<Script> {
-    if !path.starts_with('/') || path.ends_with('/') || path.contains('\0') {
-        return Err(invalid(format!("{path:?} is not the whole path of a file")));
-    }
-    if bytes.len() > FILE_MAX_BYTES {
-        return Err(invalid(format!("{path} is to hold {} bytes, at most {FILE_MAX_BYTES} are sent", bytes.len())));
-    }
-    let mut content = Zeroizing::new(String::from("content() { cat <<'MILLWRIGHT'\n"));
-    // lines that any `base64 -d` takes
-    for line in bytes.chunks(57) {
-        content.push_str(&Zeroizing::new(STANDARD.encode(line)));
-        content.push('\n');
-    }
-    content.push_str("MILLWRIGHT\n}");
-    let mode = format!("mode={:o}", mode & 0o7777);
-    Ok(whole(&[&assign("path", path), &mode, &content, include_str!("sh/write.sh")]))
-}
-
-/// The command here and now, with what it prints on our channel. Its status is the channel's.
-pub(crate) fn run(command: &Command, input: Option<&Secret>) -> ProviderResult<Script> {
-    let (body, script) = body(command)?;
-    if script.is_some() {
-        return Err(invalid("a script is started, not run"));
-    }
-    // in a shell of its own, which gets it from a variable and not from an argument
-    let mut lines = Zeroizing::new(String::new());
-    lines.push_str(&feed(input)?);
-    lines.push('\n');
-    lines.push_str("case $(command -v printf) in */*) no missing 'a shell with printf' ;; esac\n");
-    lines.push_str("say run\nfeed | (\numask \"$mask\"\nexec 2>&3 3>&-\n");
-    let own = body.strip_prefix("rm -f \"$0\"\n").unwrap_or(&body);
-    lines.push_str(own);
-    lines.push_str(")\nexit $?");
-    let mut script = Zeroizing::new(String::from("exec 3>&2\n"));
-    script.push_str(&whole(&[&lines]));
-    Ok(script)
 }
 
 #[cfg(test)]
@@ -240,9 +195,6 @@ mod tests {
         }
         assert!(start(&command("true", &["a\0"], &[]), "k", None).is_err());
         assert!(start(&command("true", &[], &[]), "k", Some(&Secret::new("x".repeat(40_000)))).is_err());
-        for bad in ["", "relative", "/folder/"] {
-            assert!(write(bad, b"", 0o600).is_err(), "{bad:?}");
-        }
     }
 
     #[test]

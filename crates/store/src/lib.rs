@@ -30,6 +30,7 @@ pub mod execution;
 mod feed;
 mod filter_sql;
 pub mod finding;
+pub mod hold;
 pub mod idempotency;
 pub mod image;
 pub mod inspect;

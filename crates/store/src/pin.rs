@@ -78,6 +78,29 @@ pub fn pin(
     Ok(seen.to_owned())
 }
 
+/// Pins this in the place of what was read there. `false`: something else is there by now, and stays.
+pub fn swap(
+    tx: &mut Tx<'_>,
+    machine: &Machine,
+    pin: Pin,
+    (endpoint, read): (&str, Option<&str>),
+    value: &str,
+    (forgotten, pinned): (&Cause, &Cause),
+) -> TxResult<bool> {
+    tx.pair(LOCK, params![machine.id.as_str()])?;
+    let there = tx.point(&at(&machine.id, pin, endpoint))?.filter(|there| there.state == PinState::Pinned);
+    let there = there.map(|there| there.value);
+    if there.as_deref() == Some(value) {
+        return Ok(true);
+    }
+    if there.as_deref() != read {
+        return Ok(false);
+    }
+    forget(tx, machine, pin, forgotten)?;
+    self::pin(tx, machine, pin, endpoint, value, pinned)?;
+    Ok(true)
+}
+
 /// Forgets what is pinned for a machine, at all of its endpoints. Again: no change.
 pub fn forget(tx: &mut Tx<'_>, machine: &Machine, pin: Pin, cause: &Cause) -> TxResult<()> {
     let now = tx.now();

@@ -6,8 +6,8 @@ use crate::error::DbError;
 use crate::servers::Newest;
 use crate::store::{Options, connect};
 use crate::{
-    audit, boot_node, boot_workflow, census, credential, execution, finding, idempotency, image, install_order, log,
-    machine, newest, observation, pin, plan, postgres, run, schema, session, step_log, sweep, switch, token,
+    audit, boot_node, boot_workflow, census, credential, execution, finding, hold, idempotency, image, install_order,
+    log, machine, newest, observation, pin, plan, postgres, run, schema, session, step_log, sweep, switch, token,
 };
 use domain::Timestamp;
 
@@ -21,6 +21,7 @@ const STATEMENTS: Named<Named<&'static str>> = &[
     ("credential", credential::STATEMENTS),
     ("execution", execution::STATEMENTS),
     ("finding", finding::STATEMENTS),
+    ("hold", hold::STATEMENTS),
     ("idempotency", idempotency::STATEMENTS),
     ("image", image::STATEMENTS),
     ("install_order", install_order::STATEMENTS),

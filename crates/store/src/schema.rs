@@ -122,6 +122,10 @@ const MIGRATIONS: &[&[&str]] = &[&[
         machine_id {key} NOT NULL REFERENCES machines(machine_id), pin {key} NOT NULL, endpoint {key} NOT NULL, state TEXT NOT NULL,
         value TEXT NOT NULL, version BIGINT NOT NULL, pinned_at BIGINT NOT NULL, PRIMARY KEY (machine_id, pin, endpoint))",
 ], &[
+    "CREATE TABLE holds(
+        machine_id {key} PRIMARY KEY REFERENCES machines(machine_id), act TEXT NOT NULL, what TEXT NOT NULL, held_by TEXT NOT NULL,
+        since BIGINT NOT NULL, ends_at BIGINT NOT NULL)",
+], &[
     "CREATE TABLE boot_workflows(
         workflow_id {key} PRIMARY KEY, name TEXT NOT NULL, kernel TEXT NOT NULL, initrd TEXT NOT NULL, cmdline TEXT NOT NULL,
         image {key} NOT NULL, image_sha256 TEXT NOT NULL, arch TEXT NOT NULL, boot_mode TEXT NOT NULL, template TEXT NOT NULL,

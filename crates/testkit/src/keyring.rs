@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use domain::credential::{BmcLogin, Credential, SshLogin};
 use domain::stage::FailureClass;
 use domain::{MachineId, Reason, Secret};
-use provider::{Keyring, Pin, ProviderError, ProviderResult};
+use provider::{Because, By, Keyring, Pin, ProviderError, ProviderResult, Swap};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -15,6 +15,7 @@ type Pins = BTreeMap<(String, &'static str), (String, String)>;
 pub struct MemoryKeyring {
     credentials: Mutex<BTreeMap<String, Credential>>,
     pins: Mutex<Pins>,
+    changes: Mutex<Vec<(Pin, By)>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -40,8 +41,18 @@ impl MemoryKeyring {
         self.with(name, Credential::Ssh(SshLogin { username: username.to_owned(), private_key, passphrase }))
     }
 
+    /// As an admin sets it, whatever was there.
+    pub fn set(&self, name: &str, credential: Credential) {
+        lock(&self.credentials).insert(name.to_owned(), credential);
+    }
+
     pub fn get(&self, name: &str) -> Option<Credential> {
         lock(&self.credentials).get(name).cloned()
+    }
+
+    /// Which pins were changed since this was asked last, and on whose behalf.
+    pub fn changes(&self) -> Vec<(Pin, By)> {
+        std::mem::take(&mut *lock(&self.changes))
     }
 
     /// What is pinned, whatever the endpoint.
@@ -59,9 +70,19 @@ impl Keyring for MemoryKeyring {
         })
     }
 
-    async fn replace(&self, name: &str, credential: &Credential) -> ProviderResult<()> {
-        lock(&self.credentials).insert(name.to_owned(), credential.clone());
-        Ok(())
+    async fn replace(&self, name: &str, read: &Credential, new: &Credential) -> ProviderResult<Swap> {
+        let mut credentials = lock(&self.credentials);
+        match credentials.get(name) {
+            Some(now) if now == read || now == new => {
+                credentials.insert(name.to_owned(), new.clone());
+                Ok(Swap::Kept)
+            }
+            Some(_) => Ok(Swap::Overtaken),
+            None => {
+                let message = format!("there is no credential {name:?}");
+                Err(ProviderError::because(Reason::CredentialNotFound, FailureClass::NeedsOperator, message))
+            }
+        }
     }
 
     async fn pinned(&self, machine: &MachineId, pin: Pin, endpoint: &str) -> ProviderResult<Option<String>> {
@@ -84,15 +105,26 @@ impl Keyring for MemoryKeyring {
         machine: &MachineId,
         pin: Pin,
         endpoint: &str,
+        read: Option<&str>,
         value: &str,
-        _why: &str,
-    ) -> ProviderResult<()> {
-        lock(&self.pins).insert((machine.to_string(), pin.as_str()), (endpoint.to_owned(), value.to_owned()));
-        Ok(())
+        because: Because<'_>,
+    ) -> ProviderResult<Swap> {
+        lock(&self.changes).push((pin, because.by.clone()));
+        let mut pins = lock(&self.pins);
+        let key = (machine.to_string(), pin.as_str());
+        let now = pins.get(&key).filter(|(at, _)| at == endpoint).map(|(_, value)| value.as_str());
+        if now != read && now != Some(value) {
+            return Ok(Swap::Overtaken);
+        }
+        pins.insert(key, (endpoint.to_owned(), value.to_owned()));
+        Ok(Swap::Kept)
     }
 
-    async fn unpin(&self, machine: &MachineId, pin: Pin, _why: &str) -> ProviderResult<()> {
-        lock(&self.pins).remove(&(machine.to_string(), pin.as_str()));
+    async fn forget(&self, machine: &MachineId, pins: &[Pin], because: Because<'_>) -> ProviderResult<()> {
+        for pin in pins {
+            lock(&self.changes).push((*pin, because.by.clone()));
+            lock(&self.pins).remove(&(machine.to_string(), pin.as_str()));
+        }
         Ok(())
     }
 }

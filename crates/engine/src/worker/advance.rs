@@ -180,6 +180,7 @@ impl Worker<'_> {
         };
         e.waiting_for.clear();
         facts.acted = false;
+        facts.unheard.clear();
         facts.in_doubt = false;
         facts.counted = false;
         facts.failing = None;

@@ -4,6 +4,7 @@ use super::{Report, Step, Stop, Worker, call, settled_at, stop_of};
 use crate::options::SHORT_WAIT;
 use crate::sight::{BRAKE, LATE_EFFECT, LOST_CALL, RACK_CAP};
 use crate::workflow::{Aborted, Acted, Failure, Look, Seen, StageCx};
+use domain::limits::short;
 use domain::stage::{FailureClass, StageDecl, UNDO_RETRIES};
 use std::time::Duration;
 use store::execution::{self, Entry};
@@ -142,11 +143,11 @@ impl Worker<'_> {
 
     pub(super) fn timed_out(&self, index: usize, on: &str) -> Failure {
         let stage = self.stage(index);
-        Failure::new(
-            STEP_TIMED_OUT,
-            FailureClass::Transient,
-            format!("not done within {} s; was waiting for {on}", stage.timeout.as_secs()),
-        )
+        let mut message = format!("not done within {} s; was waiting for {on}", stage.timeout.as_secs());
+        if !self.facts.unheard.is_empty() {
+            message = format!("{message}; what was sent may never have been done: {}", self.facts.unheard);
+        }
+        Failure::new(STEP_TIMED_OUT, FailureClass::Transient, message)
     }
 
     /// Carries out the act, once it is safe and allowed. `None`: look again.
@@ -194,8 +195,9 @@ impl Worker<'_> {
         match acted {
             Ok(Acted::Yes) => self.facts.acted = true,
             Ok(Acted::Unknown(message)) => {
-                tracing::info!(why = message, "sent, and no answer came");
+                tracing::info!(why = message, "sent, and nobody knows whether it was done");
                 self.facts.acted = true;
+                self.facts.unheard = short(&message);
             }
             Ok(Acted::No(failure)) => return Ok(Some(Report::failed(failure))),
             // no answer in time is no answer

@@ -41,6 +41,8 @@ struct Facts {
     entered: bool,
     /// This attempt has acted.
     acted: bool,
+    /// What came back of an act that may have been done or not: told if nothing is ever seen of it.
+    unheard: String,
     /// Taken up from a lost holder, and not seen to be clear since: the attempt may have acted without our knowing.
     in_doubt: bool,
     /// The act was counted against the rack's cap.

@@ -316,6 +316,9 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
         "UNREACHABLE" | "CONNECTION_REFUSED" => {
             "check its address, its network and its power; millwright machine show ID tells what was seen of it"
         }
+        "MACHINE_HELD" => {
+            "wait a moment and repeat; millwright why ID tells who holds it, and until when at the latest"
+        }
         "CIRCUIT_OPEN" | "ENDPOINT_BUSY" => "wait a moment and repeat: it is left alone meanwhile",
         "ID_NOT_FOUND" => "millwright machine list, run list, plan list, engine list and token list tell the ids",
         "IDENTITY_TAKEN" => "no two machines share a MAC, serial or UUID; look at the one that is named",

@@ -455,9 +455,19 @@ async fn bios(
         Some(Bios::Set) => {
             let attributes = pairs(&attributes).map_err(CliError::usage)?;
             let request = SetBiosRequest { machine_id: id, attributes, reason: how.reason };
+            if how.dry_run {
+                let name = "millwright.v1.HardwareService/SetBios";
+                return trial(name, &request.machine_id.clone(), &veiled(request), options);
+            }
             change!(options, how.dry_run, set_bios, "SetBios", request)
         }
     }
+}
+
+/// The request without the values, some of which are passwords.
+fn veiled(mut request: SetBiosRequest) -> SetBiosRequest {
+    request.attributes.values_mut().for_each(|value| "(not shown)".clone_into(value));
+    request
 }
 
 /// Looks at a task until it ends, or once.

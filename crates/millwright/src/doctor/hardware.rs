@@ -2,6 +2,7 @@
 
 use super::report::Report;
 use crate::config::Config;
+use crate::open_files;
 use crate::providers;
 use std::ffi::OsStr;
 
@@ -13,6 +14,7 @@ pub fn check(report: &mut Report, config: &Config) {
         return report.skipped(AREA, "real machines are not driven here (datacenter.enabled)");
     }
     program(report, &std::env::var_os("PATH").unwrap_or_default());
+    open_files(report, open_files::most(), open_files::wanted(config));
     match providers::images(config) {
         Ok(images) if images.is_empty() => {
             report.skipped("images", "none are configured ([images.NAME]): real machines cannot be repaved");
@@ -22,6 +24,19 @@ pub fn check(report: &mut Report, config: &Config) {
             report.fine("images", names.join(", "));
         }
         Err(e) => report.failed("images", e, "a server with this image does not start; set it right"),
+    }
+}
+
+/// A server takes all that it may have.
+fn open_files(report: &mut Report, most: u64, wanted: u64) {
+    if most < wanted {
+        report.doubtful(
+            "open files",
+            format!("a process may have {most} here, and the calls that are configured can come to need {wanted}"),
+            "raise LimitNOFILE= of the service (ulimit -Hn), or lower datacenter.redfish_calls and ssh_calls",
+        );
+    } else {
+        report.fine("open files", format!("{wanted} can come to be needed, {most} are allowed"));
     }
 }
 
@@ -58,6 +73,13 @@ mod tests {
         assert!(told.contains("apt-get install ipmitool"), "{told}");
         std::fs::write(empty.path().join(IPMITOOL), "").expect("written");
         assert!(lines(|report| program(report, empty.path().as_os_str())).starts_with("ok"));
+    }
+
+    #[test]
+    fn too_few_open_files_are_told_with_what_to_do() {
+        let told = lines(|report| open_files(report, 1024, 2000));
+        assert!(told.starts_with("warn") && told.contains("1024") && told.contains("LimitNOFILE"), "{told}");
+        assert!(lines(|report| open_files(report, 2000, 2000)).starts_with("ok"));
     }
 
     #[test]

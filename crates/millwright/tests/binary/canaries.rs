@@ -188,6 +188,13 @@ fn by_command(stage: &Stage, server: &Server, tokens: &[String]) {
         let mut unreachable = program(&stage.home.path(""));
         run(unreachable.args(words).args(["--server", "http://127.0.0.1:1", "--token", &tokens[0]]));
     }
+    // a setting of the BIOS may be a password: on trial, of no machine, and of one that does not have it
+    let password = format!("SetupPassword={}", plant("bios"));
+    for words in [&["sim-0001", "--dry-run"][..], &["sim-0001", "--dry-run", "-o", "json"], &["nowhere"], &["sim-0001"]]
+    {
+        let all = [&["machine", "bios", words[0], "set", &password][..], &words[1..]].concat();
+        assert!(server.run(&all).code.is_some());
+    }
     let token_file = server.token_file.display().to_string();
     stage.home.run(&["context", "set", "here", "--server", &server.url, "--token-file", &token_file]).with(0);
     stage.home.run(&["context", "show", "here", "-o", "json"]).with(0);

@@ -4,6 +4,8 @@ use crate::audit::World;
 use crate::fleet::text;
 use crate::process::until;
 use crate::server::{Home, Launch, QUICK, Server};
+use testkit::canary;
+use testkit::redfish_responder::{Options, Responder};
 
 /// Long enough to be met half-way, without a call in the air.
 const SLOW: [&str; 2] = ["sim.latency_ms=0", "sim.fault.repave=slow:4000"];
@@ -104,4 +106,23 @@ fn a_stop_that_cancels_says_so_in_every_run() {
         let machine = server.json(&["machine", "show", "m-1"]);
         assert_eq!(text(&machine["status"], "active_run_id"), "", "the machine is let go: {machine:#}");
     }
+}
+
+/// Controllers have few sessions: a server that stops leaves none behind. By the controller's own count.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_closes_the_sessions_at_controllers() {
+    let options = Options { password: canary::plant("bmc"), ..Options::default() };
+    let (username, password) = (options.username.clone(), options.password.clone());
+    let responder = Responder::start(options).await;
+    let endpoint = responder.endpoint(1);
+    let home = Home::new();
+    let server = home.launch("data").config("[observe]\nperiod_seconds = 1\n").start();
+    let file = home.file("bmc.key", &password).display().to_string();
+    let set = ["credential", "set", "rack", "--kind", "bmc", "--username", &username, "--password-file", &file];
+    server.ok(&set);
+    server.ok(&["machine", "register", "m-1", "--provider", "datacenter", "--bmc", &endpoint, "--credentials", "rack"]);
+    until("it is looked at", || (responder.open_sessions() > 0).then_some(()));
+    let ended = tokio::task::spawn_blocking(move || server.terminate().with(0));
+    ended.await.expect("stopped");
+    assert_eq!(responder.open_sessions(), 0);
 }

@@ -1,7 +1,7 @@
 //! Why a machine is as it is.
 
 use super::{Action, Explanation, RunFacts, run};
-use crate::machines::{BEYOND_LABELS, no_active_run};
+use crate::machines::{BEYOND_LABELS, no_active_run, not_held};
 use crate::start_run::may_use;
 use crate::states::{desired_of_machine, execution_of_machine};
 use crate::{Call, Service};
@@ -13,6 +13,7 @@ use domain::plan_defaults::{default_plan_id, tailored};
 use domain::run::RunType;
 use domain::{Error, MachineId, Reason, Timestamp};
 use std::collections::BTreeMap;
+use store::hold::{self, Hold};
 use store::switch::{self, Freeze};
 use store::{Tx, TxResult, machine};
 
@@ -27,6 +28,8 @@ pub struct MachineFacts {
     /// The types of run that its provider cannot carry out, and why not.
     pub unable: Vec<(RunType, Error)>,
     pub frozen: Option<Freeze>,
+    /// Who does something to it by hand right now.
+    pub hold: Option<Hold>,
     pub now: Timestamp,
 }
 
@@ -51,8 +54,8 @@ pub(super) fn gather(
         }
         Err(_) => Vec::new(),
     };
-    let frozen = switch::frozen(tx)?;
-    Ok(Some(MachineFacts { machine, run, provider, unable, frozen, now: tx.now() }))
+    let (frozen, hold) = (switch::frozen(tx)?, hold::of(tx, id)?);
+    Ok(Some(MachineFacts { machine, run, provider, unable, frozen, hold, now: tx.now() }))
 }
 
 /// What a run of this type would carry out here, with clusters filled in.
@@ -140,6 +143,9 @@ impl MachineFacts {
             None => format!("; it waits for {waiting_for}"),
         };
         Explanation {
+            held_by: self.hold.as_ref().map_or(String::new(), |hold| {
+                format!("{}: {}, until {} at the latest", hold.by, hold.what, hold.until)
+            }),
             at_rest: m.phase.deadline() == domain::lifecycle::Deadline::AtRest && self.needs_person().is_none(),
             summary: format!("machine {} is {} since {}{because}", m.id, base.state, m.phase_set_at),
             waiting_for: self.needs_person().map_or(waiting_for, |message| format!("a person: {message}")),
@@ -236,6 +242,7 @@ impl MachineFacts {
 
     fn may_start(&self, call: &Call, run_type: RunType) -> Result<(), Error> {
         no_active_run(&self.machine)?;
+        not_held(&self.machine.id, self.hold.as_ref())?;
         if !may_start_run(self.machine.phase, run_type == RunType::Rma) {
             let message = format!("no {run_type} run may start in {}", self.machine.phase);
             return Err(Error::new(Reason::PhaseForbidsRun, message));

@@ -31,6 +31,7 @@ pub fn machine(labels: &[(&str, &str)]) -> Target {
         labels: all,
         spec: MachineSpec::default(),
         notes: provider::Notes::default(),
+        by: provider::By::System,
     }
 }
 

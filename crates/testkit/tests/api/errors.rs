@@ -74,7 +74,7 @@ fn documented(reason: Reason) -> Code {
             Code::ResourceExhausted
         }
         // "a non-zero Machine.version that does not match"
-        Reason::VersionMismatch | Reason::Contention => Code::Aborted,
+        Reason::VersionMismatch | Reason::Contention | Reason::MachineHeld => Code::Aborted,
         // "a token before the kept range or beyond the head"
         Reason::SequenceOutOfRange => Code::OutOfRange,
         Reason::DeadlineExceeded => Code::DeadlineExceeded,
@@ -106,7 +106,7 @@ fn the_reasons_are_spelt_as_they_were() {
         DEADLINE_EXCEEDED INTERNAL NO_SUCH_PATH METHOD_NOT_ALLOWED CREDENTIAL_NOT_FOUND CREDENTIAL_IN_USE \
         CREDENTIAL_MISSING SECRET_KEY_UNAVAILABLE LOGIN_REFUSED UNTRUSTED_CERTIFICATE HOST_KEY_CHANGED WRONG_MACHINE \
         PROVIDER_REFUSED ENDPOINT_BUSY UNREACHABLE CONNECTION_REFUSED CIRCUIT_OPEN BAD_ANSWER PROVIDER_SILENT \
-        MACHINE_RETIRED";
+        MACHINE_RETIRED MACHINE_HELD";
     let now: Vec<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
     for word in known.split_whitespace() {
         assert!(now.contains(&word), "{word} is gone or renamed");

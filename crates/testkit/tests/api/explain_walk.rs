@@ -294,7 +294,15 @@ fn every_machine() -> Vec<MachineFacts> {
                 let provider =
                     if known { Ok(()) } else { Err(Error::new(Reason::ProviderUnknown, "no such provider")) };
                 let frozen = run.as_ref().map_or(needs, |r| r.frozen.is_some()).then(freeze);
-                all.push(MachineFacts { machine: m, run: run.clone(), provider, unable: vec![], frozen, now: NOW });
+                all.push(MachineFacts {
+                    machine: m,
+                    run: run.clone(),
+                    provider,
+                    unable: vec![],
+                    frozen,
+                    hold: None,
+                    now: NOW,
+                });
             }
         }
     }

@@ -32,6 +32,7 @@ pub async fn put_into_cluster(api: &Api, id: &str) {
         labels,
         spec: MachineSpec::default(),
         notes: provider::Notes::default(),
+        by: provider::By::System,
     };
     let (execution, stage) = (ExecutionId::from_text("exe_test"), "join".to_owned());
     let op = Operation { execution, stage, attempt: 1, fence: String::new() };
@@ -110,7 +111,7 @@ on_both!(a_lost_answer_is_told_and_not_repeated, |api| async move {
     let who = root(&api).await;
     api.sim("m-1", &[("sim.fault.reboot", "drop:1")]).await;
     let cycle = || keyed(power("m-1", "cycle"), "k1");
-    refused(who.hardware().set_power(cycle()).await, Code::Unavailable, "PROVIDER_SILENT").says("no answer came");
+    refused(who.hardware().set_power(cycle()).await, Code::Unavailable, "PROVIDER_SILENT").says("may have been done");
     refused(who.hardware().set_power(cycle()).await, Code::Unavailable, "PROVIDER_SILENT").says("not repeated");
     assert_eq!(api.count_effects("m-1", "reset"), 1);
     assert_eq!(told(&recorded(&who, "m-1").await), [("begun", ""), ("refused", "PROVIDER_SILENT")]);
@@ -269,6 +270,30 @@ async fn the_parts_of_a_controller_do_what_they_say() {
     assert!(said.iter().any(|m| m == "set BIOS SecureBoot"), "{said:?}");
 }
 
+// an attribute may be a password: what is kept of the request tells nothing of it
+on_both!(what_bios_attributes_are_set_to_cannot_be_guessed_from_what_is_kept, |api| async move {
+    let who = root(&api).await;
+    api.sim("m-1", &[]).await;
+    let set = |value: &str| {
+        let attributes = map(&[("SecureBoot", value)]);
+        mw::SetBiosRequest { machine_id: "m-1".into(), attributes, reason: "a test".into() }
+    };
+    let first = who.hardware().set_bios(keyed(set("0000"), "k1")).await.expect("is set").into_inner();
+    let again = who.hardware().set_bios(keyed(set("0000"), "k1")).await.expect("is answered").into_inner();
+    assert_eq!(first, again);
+    refused(who.hardware().set_bios(keyed(set("2222"), "k1")).await, Code::AlreadyExists, "IDEMPOTENCY_KEY_REUSED");
+    let scope = format!("call/{}", who.token.token_id);
+    let kept = api.server.fleet.store.read(move |tx| store::idempotency::find(tx, &scope, "k1")).await;
+    let kept = kept.expect("reads").expect("is kept");
+    // all that somebody with the database could hash, for every password of four digits
+    use prost_reflect::prost::Message as _;
+    let call = "millwright.v1.HardwareService/SetBios";
+    for n in 0..10_000 {
+        let guess = set(&format!("{n:04}")).encode_to_vec();
+        assert_ne!(store::idempotency::fingerprint([call.as_bytes(), &guess]), kept.fingerprint);
+    }
+});
+
 #[tokio::test]
 async fn what_is_discovered_can_be_registered_and_is_the_same_machine() {
     let api = Api::new().await;
@@ -332,6 +357,7 @@ async fn where_another_machine_answers_nothing_is_done_and_both_are_named() {
 #[derive(Default)]
 struct Careless {
     switched: AtomicUsize,
+    asked_by: std::sync::Mutex<Option<provider::By>>,
 }
 
 struct Stranger<'a>(&'a Careless);
@@ -369,8 +395,8 @@ impl Bmc for Stranger<'_> {
 
 #[async_trait]
 impl Management for Careless {
-    async fn bmc(&self, _: &Target) -> ProviderResult<Box<dyn Bmc + '_>> {
-        Ok(Box::new(Stranger(self)))
+    async fn bmc(&self, _: &Target) -> ProviderResult<(Box<dyn Bmc + '_>, BmcState)> {
+        Ok((Box::new(Stranger(self)), Stranger(self).state().await?))
     }
 
     async fn discover(&self, _: &MachineSpec) -> ProviderResult<Discovered> {
@@ -381,7 +407,8 @@ impl Management for Careless {
         Err(Stranger(self).lacks("accounts"))
     }
 
-    async fn repin(&self, _: &Target) -> ProviderResult<Ack> {
+    async fn repin(&self, target: &Target) -> ProviderResult<Ack> {
+        *self.asked_by.lock().expect("not poisoned") = Some(target.by.clone());
         Err(Stranger(self).lacks("pins"))
     }
 }
@@ -418,4 +445,6 @@ async fn no_provider_can_forget_to_ask_who_it_is() {
     // and what it lacks is told by name
     let repin = mw::RepinMachineRequest { machine_id: "m-2".into(), reason: String::new() };
     refused(hardware.repin_machine(repin).await, Code::FailedPrecondition, "CAPABILITY_MISSING").says("pins");
+    let by = careless.asked_by.lock().expect("not poisoned").take();
+    assert!(matches!(&by, Some(provider::By::Person(name)) if !name.is_empty()), "{by:?}");
 }

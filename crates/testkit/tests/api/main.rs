@@ -23,6 +23,7 @@ mod explain_walk;
 mod fixture;
 mod freeze;
 mod hardware;
+mod holds;
 mod hostile;
 mod idempotency;
 mod limits;

@@ -4,10 +4,10 @@
 use crate::callers::{Caller, caller, root};
 use crate::fixture::{on_both, sim_machine, start};
 use crate::refusal::refused;
-use domain::MachineId;
+use domain::{MachineId, RunId};
 use prost_reflect::prost_types::FieldMask;
 use proto::baremetal::v1 as pb;
-use provider::{Keyring as _, Pin};
+use provider::{Because, By, Keyring as _, Pin, Swap};
 use tonic::Code;
 
 async fn moved(who: &Caller, field: &str, to: &str) -> Result<pb::Machine, tonic::Status> {
@@ -64,13 +64,25 @@ on_both!(another_endpoint_forgets_what_was_pinned_at_the_old_one, |api| async mo
     pin_all().await;
     keyring.unpin(&id, Pin::SshHostKey, "reinstalled").await.expect("forgotten");
     assert_eq!(pinned().await, [true, false, true]);
+    // whoever is behind it is named
+    let (alice, run) = (By::Person("alice".into()), By::Run(RunId::from_text("run_7")));
+    let both = [Pin::BmcCertificate, Pin::JumpHostKey];
+    keyring.forget(&id, &both, Because { by: &alice, why: "replaced" }).await.expect("forgotten");
+    for (read, value) in [(None, "one"), (Some("one"), "two")] {
+        let because = Because { by: &run, why: "installs" };
+        assert_eq!(keyring.repin(&id, Pin::Installation, "", read, value, because).await, Ok(Swap::Kept));
+    }
     let log = api.server.fleet.store.read(|tx| store::log_after(tx, 0, 1000)).await.expect("the log");
     let pins: Vec<_> = log.iter().filter(|r| r.entity_kind == "pin" && r.subject == "m-1").collect();
-    assert_eq!(pins.len(), 3 + 3 + 3 + 1);
+    assert_eq!(pins.len(), 3 + 3 + 3 + 1 + 2 + 3);
     let forgotten: Vec<(&str, &str)> =
         pins.iter().filter(|r| r.to_state == "forgotten").map(|r| (r.actor.as_str(), r.comment.as_str())).collect();
     let by_change = (root.token.name.as_str(), "its endpoint was changed");
-    assert_eq!(forgotten, [by_change, by_change, by_change, ("keyring", "reinstalled")]);
+    let (by_alice, by_run) = (("alice", "replaced"), ("executor", "run run_7: installs"));
+    let by_itself = ("system", "reinstalled");
+    assert_eq!(forgotten, [by_change, by_change, by_change, by_itself, by_alice, by_alice, by_run]);
+    let last: Vec<&str> = pins.iter().rev().filter(|r| r.to_state == "pinned").map(|r| r.comment.as_str()).collect();
+    assert_eq!(last[..2], [by_run.1, by_run.1]);
     let missing = keyring.pin(&MachineId::from_text("m-9"), Pin::SshHostKey, "h:22", "x").await;
     assert_eq!(missing.map_err(|e| e.reason()), Err(domain::Reason::MachineNotFound));
 });

@@ -7,7 +7,7 @@ use crate::two_servers::Two;
 use domain::credential::{BmcLogin, Credential};
 use domain::{Reason, Secret};
 use proto::millwright::v1 as mw;
-use provider::{Keyring as _, ProviderError};
+use provider::{Keyring as _, ProviderError, Swap};
 use service::{CallerLimits, NewCredential, PageRequest, SecretKey, SecretKeys, Service, Vault};
 use testkit::fleet::{Database, Fleet, admin, quick};
 
@@ -137,13 +137,13 @@ async fn what_an_adapter_replaces_is_kept_and_on_record() {
     let fleet = fleet(Database::Sqlite).await;
     let service = with_keys(&fleet, SecretKeys::given(key(1))).await;
     service.set_credential(&admin(), new("a", "one")).await.expect("is set");
-    service.vault().replace("a", &login("two")).await.expect("replaced");
-    service.vault().replace("a", &login("two")).await.expect("as it is");
+    assert_eq!(service.vault().replace("a", &login("one"), &login("two")).await, Ok(Swap::Kept));
+    assert_eq!(service.vault().replace("a", &login("one"), &login("two")).await, Ok(Swap::Kept), "as it is");
     assert_eq!(service.vault().credential("a").await, Ok(login("two")));
-    let missing = service.vault().replace("none", &login("x")).await.expect_err("is not there");
+    let missing = service.vault().replace("none", &login("x"), &login("y")).await.expect_err("is not there");
     assert_eq!(reason(&missing), Reason::CredentialMissing);
     assert_eq!(service.vault().credential("none").await.map_err(|e| e.reason()), Err(Reason::CredentialMissing));
-    let other = service.vault().replace("a", &Credential::Kubeconfig(Secret::new("x"))).await;
+    let other = service.vault().replace("a", &login("two"), &Credential::Kubeconfig(Secret::new("x"))).await;
     assert_eq!(other.map_err(|e| e.reason()), Err(Reason::InvalidField));
     let log = fleet.store.read(|tx| store::log_after(tx, 0, 100)).await.expect("the log");
     let moves: Vec<(&str, &str)> = log.iter().map(|r| (r.trigger.as_str(), r.actor.as_str())).collect();
@@ -164,5 +164,37 @@ async fn what_one_server_is_told_the_other_uses_at_once() {
         );
         let page = other.credentials().list_credentials(mw::ListCredentialsRequest::default()).await.expect("lists");
         assert_eq!(page.into_inner().credentials[0].version, n + 1);
+    }
+}
+
+// what a slow one has read is no reason to lose what another has kept since
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_servers_that_replace_the_same_one_wins_and_the_others_are_told() {
+    for database in [Database::Sqlite, Database::Postgres] {
+        let fleet = fleet(database).await;
+        let servers =
+            [with_keys(&fleet, SecretKeys::given(key(1))).await, with_keys(&fleet, SecretKeys::given(key(1))).await];
+        servers[0].set_credential(&admin(), new("a", "read")).await.expect("is set");
+        let swaps =
+            futures::future::join_all(
+                (0..8_usize).map(|n| {
+                    let vault = servers[n % 2].vault().clone();
+                    async move {
+                        (n, vault.replace("a", &login("read"), &login(&format!("new-{n}"))).await.expect("is told"))
+                    }
+                }),
+            );
+        let swaps = swaps.await;
+        let kept: Vec<usize> = swaps.iter().filter(|(_, swap)| *swap == Swap::Kept).map(|(n, _)| *n).collect();
+        assert_eq!(kept.len(), 1, "{database:?}: {swaps:?}");
+        let winner = login(&format!("new-{}", kept[0]));
+        assert_eq!(servers[1].vault().credential("a").await, Ok(winner.clone()), "{database:?}");
+        // sealed under another key it is the same credential; set by an admin it is another
+        let next = with_keys(&fleet, SecretKeys::given(key(2)).with_previous(vec![key(1)])).await;
+        next.rotate_secret_key(&admin()).await.expect("rotates");
+        assert_eq!(next.vault().replace("a", &winner, &login("later")).await, Ok(Swap::Kept), "{database:?}");
+        next.set_credential(&admin(), new("a", "by-hand")).await.expect("is set");
+        assert_eq!(next.vault().replace("a", &login("later"), &login("late")).await, Ok(Swap::Overtaken));
+        assert_eq!(next.vault().credential("a").await, Ok(login("by-hand")), "{database:?}");
     }
 }

@@ -91,6 +91,7 @@ impl Lane {
             labels: new.labels.clone(),
             spec: new.spec.clone(),
             notes: provider::Notes::default(),
+            by: provider::By::System,
         };
         if case.member {
             let mut at_once = target.clone();
@@ -227,13 +228,19 @@ impl Lane {
         let name = &hand.script.name;
         let new = hand.case.machine(&hand.machine);
         let machine_id = domain::MachineId::from_text(hand.machine.clone());
-        let target = Target { machine_id, labels: new.labels, spec: new.spec, notes: provider::Notes::default() };
+        let target = Target {
+            machine_id,
+            labels: new.labels,
+            spec: new.spec,
+            notes: provider::Notes::default(),
+            by: provider::By::System,
+        };
         let sim = &self.fleet.sim;
         let seen = sim.inspect(&target).await.expect("a look");
         assert_eq!(seen.power == PowerState::On, world.powered, "{name}: power");
         assert_eq!(seen.reachable, world.up, "{name}: reachable");
         assert_eq!(seen.boot_id, world.boots.to_string(), "{name}: boots");
-        assert_eq!(seen.boot_override.map(|m| m.to_string()), world.boot_override, "{name}: boot override");
+        assert_eq!(seen.boot_override.map(|o| o.mode.to_string()), world.boot_override, "{name}: boot override");
         assert_eq!(seen.installed.map(|i| i.image), world.image, "{name}: image");
         assert_eq!(sim.current(&target).await.expect("a look"), world.network, "{name}: network");
         let open = sim.open_return_of(&target).await.expect("a look").is_some();

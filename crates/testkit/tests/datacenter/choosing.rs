@@ -1,21 +1,22 @@
 //! Which way to a machine is taken, by what it is known, and who it must be before anything is done to it.
 
-use crate::ground::{Ground, MEDIA_IMAGE, PASSWORD, is_machine, operation, options, refused, target};
+use crate::ground::{Ground, MEDIA_IMAGE, PASSWORD, is_machine, operation, options, refused, target, until};
 use async_trait::async_trait;
-use datacenter::Datacenter;
+use datacenter::{Datacenter, Options};
 use domain::credential::Credential;
 use domain::machine::MachineSpec;
 use domain::plan::{BootMode, RebootMode};
 use domain::{MachineId, Reason};
 use provider::{
-    BootControl as _, ImageControl as _, Inspect as _, Keyring, Management as _, Pin, PowerControl as _, PowerState,
-    ProviderResult,
+    Because, BootControl as _, ImageControl as _, Inspect as _, Keyring, Management as _, Pin, PowerControl as _,
+    PowerState, ProviderResult, Swap,
 };
 use std::sync::{Arc, Mutex};
 use testkit::ipmi_sim::IpmiSim;
 use testkit::keyring::MemoryKeyring;
 use testkit::redfish_responder::{self, Responder, What};
 use testkit::sshd::SshHost;
+use testkit::sushy::Sushy;
 use testkit::tls::Authority;
 use testkit::udp_proxy::UdpProxy;
 
@@ -31,8 +32,8 @@ impl Keyring for Watching {
     async fn credential(&self, name: &str) -> ProviderResult<Credential> {
         self.inner.credential(name).await
     }
-    async fn replace(&self, name: &str, credential: &Credential) -> ProviderResult<()> {
-        self.inner.replace(name, credential).await
+    async fn replace(&self, name: &str, read: &Credential, new: &Credential) -> ProviderResult<Swap> {
+        self.inner.replace(name, read, new).await
     }
     async fn pinned(&self, machine: &MachineId, pin: Pin, endpoint: &str) -> ProviderResult<Option<String>> {
         self.inner.pinned(machine, pin, endpoint).await
@@ -41,11 +42,19 @@ impl Keyring for Watching {
         *self.at_pinning.lock().expect("not poisoned") = Some((self.questions)());
         self.inner.pin(machine, pin, endpoint, seen).await
     }
-    async fn repin(&self, machine: &MachineId, pin: Pin, at: &str, value: &str, why: &str) -> ProviderResult<()> {
-        self.inner.repin(machine, pin, at, value, why).await
+    async fn repin(
+        &self,
+        machine: &MachineId,
+        pin: Pin,
+        at: &str,
+        read: Option<&str>,
+        value: &str,
+        because: Because<'_>,
+    ) -> ProviderResult<Swap> {
+        self.inner.repin(machine, pin, at, read, value, because).await
     }
-    async fn unpin(&self, machine: &MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
-        self.inner.unpin(machine, pin, why).await
+    async fn forget(&self, machine: &MachineId, pins: &[Pin], because: Because<'_>) -> ProviderResult<()> {
+        self.inner.forget(machine, pins, because).await
     }
 }
 
@@ -149,7 +158,7 @@ async fn every_change_asks_first_who_it_is() {
     refused(dc.install(t, MEDIA_IMAGE, "", &op).await, wrong, &both);
     refused(dc.install(t, crate::ground::SCRIPT_IMAGE, "", &op).await, wrong, &both);
     refused(dc.rotate_password(t).await, wrong, &both);
-    refused(dc.bmc(t).await.map(|bmc| bmc.name().to_owned()), wrong, &both);
+    refused(dc.bmc(t).await.map(|(bmc, _)| bmc.name().to_owned()), wrong, &both);
     let own = |w: &What| !matches!(w, What::LoggedIn | What::LoggedOut);
     assert!(!g.responder.journal().iter().any(|e| own(&e.what)), "{:?}", g.responder.journal());
     assert_eq!(g.installs(), 0);
@@ -177,6 +186,34 @@ async fn a_machine_with_ssh_alone_is_looked_at_by_ssh() {
     refused(dc.reset(&target, RebootMode::Bmc, &operation("reboot", 1)).await, Reason::CapabilityMissing, &["no BMC"]);
     tokio::task::block_in_place(|| host.power_off());
     refused(dc.inspect(&target).await, Reason::Unreachable, &["no BMC to ask"]);
+}
+
+/// A sweep that only wants to know whether a host answers logs in on the way to it, and nowhere else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_behind_a_jump_host_logs_in_on_the_way_only() {
+    // its own jump host: every login is in one log
+    let host = Arc::new(tokio::task::spawn_blocking(SshHost::start).await.expect("a host"));
+    is_machine(&host, "SN-BEHIND", "");
+    let keyring = Arc::new(MemoryKeyring::default().with("ssh", Credential::Ssh(host.login())));
+    let spec = MachineSpec {
+        ssh_endpoint: format!("ssh://{at}?jump={at}", at = host.at()),
+        credentials_ref: "ssh".into(),
+        serial_number: "SN-BEHIND".into(),
+        ..MachineSpec::default()
+    };
+    // one place there is enough for one look after the other
+    let (dc, target) = (Datacenter::new(Options { jump_connections: 1, ..options() }, keyring), target(spec));
+    let said = |words: &str| host.console().matches(words).count();
+    assert!(dc.watch(&target).await.expect("a look").disk_read);
+    // on the way to its key, on the way to it, and there
+    until("its log tells of all three", || said("Accepted publickey") == 3).await;
+    for sweep in 1..=3 {
+        let before = (said("Accepted publickey"), said("Starting session"));
+        let seen = dc.watch(&target).await.unwrap_or_else(|e| panic!("sweep {sweep}: {e}"));
+        assert!(seen.reachable);
+        until("its log tells", || said("Accepted publickey") > before.0).await;
+        assert_eq!((said("Accepted publickey"), said("Starting session")), (before.0 + 1, before.1), "sweep {sweep}");
+    }
 }
 
 /// Who has no business on a host, or no key for it, still sees what the BMC says.
@@ -210,4 +247,24 @@ async fn what_stands_at_an_endpoint_is_discovered_and_pinned() {
         let again = target(MachineSpec { bmc_endpoint: found.spec.bmc_endpoint.clone(), ..spec.clone() });
         dc.inspect(&again).await.expect("the spec that it made leads there");
     }
+}
+
+// sushy-emulator shows one boot device for all boots, whatever it was told: that is for its adapter to know, and a
+// step that compares what it asked for with what is set must not wait for it
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_controller_has_no_words_for_is_shown_as_it_was_asked_for() {
+    // one of its own: it serves one connection at a time, and we keep ours
+    let emulator = tokio::task::spawn_blocking(|| Sushy::start(2, PASSWORD, None)).await.expect("an emulator");
+    let keyring = Arc::new(MemoryKeyring::default().with_bmc("bmc", testkit::sushy::USERNAME, PASSWORD));
+    let at = format!("http://localhost:{}/redfish/v1/Systems/{}", emulator.address().port(), Sushy::uuid(1));
+    let target = target(MachineSpec { bmc_endpoint: at, credentials_ref: "bmc".into(), ..MachineSpec::default() });
+    let dc = Datacenter::new(options(), keyring);
+    for (mode, persistent) in [(BootMode::Pxe, false), (BootMode::Pxe, true), (BootMode::Cd, false)] {
+        let set = dc.set_boot(&target, mode, persistent, &operation("netboot", 1)).await;
+        assert_eq!(set, Ok(provider::Ack::Done), "{mode} {persistent}");
+        let shown = dc.inspect(&target).await.expect("a look").boot_override.expect("is set");
+        assert_eq!((shown.mode, shown.persistent), (mode, persistent));
+    }
+    dc.clear_boot(&target, &operation("netboot", 1)).await.map(drop).expect("is cleared");
+    assert_eq!(dc.inspect(&target).await.expect("a look").boot_override, None);
 }

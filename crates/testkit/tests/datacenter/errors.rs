@@ -125,7 +125,7 @@ async fn ipmi_has_five() {
     assert!(no.to_string().contains(next_action(no.reason())), "{no}");
     reasons.insert(no.reason().as_str());
     let (dc, there) = (asked(keyring()), target(spec(&at, "")));
-    let bmc = dc.bmc(&there).await.expect("a controller");
+    let (bmc, _) = dc.bmc(&there).await.expect("a controller");
     let no = refused(bmc.insert_media("http://127.0.0.1/x.iso").await, Reason::CapabilityMissing, &["virtual media"]);
     assert!(no.to_string().contains(next_action(no.reason())), "{no}");
     reasons.insert(no.reason().as_str());

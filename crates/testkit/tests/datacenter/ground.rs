@@ -204,7 +204,7 @@ impl Ground {
 
 pub fn target(spec: MachineSpec) -> Target {
     let machine_id = MachineId::from_text(format!("m-dc-{}", number()));
-    Target { machine_id, labels: Labels::new(), spec, notes: Notes::default() }
+    Target { machine_id, labels: Labels::new(), spec, notes: Notes::default(), by: provider::By::System }
 }
 
 /// The host says that it is this machine.

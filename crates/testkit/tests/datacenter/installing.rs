@@ -48,6 +48,28 @@ async fn media_are_put_in_booted_once_and_taken_out() {
     assert_eq!(g.keyring.pin_of(g.target.machine_id.as_str(), Pin::SshHostKey), pinned, "the pin stands");
 }
 
+/// However often it is looked at by those who only watch, and be it under a freeze: the drive is the step's to empty.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sweep_sees_that_it_is_there_and_touches_nothing() {
+    let g = Ground::whole(options()).await;
+    let op = operation("repave", 1);
+    install(&g, MEDIA_IMAGE, &op).await.map(drop).expect("begun");
+    g.settled().await;
+    let begun = tokio::time::Instant::now();
+    let mut seen = 0;
+    while seen < 3 {
+        let look = g.dc.watch(&g.target).await;
+        let there = look.as_ref().ok().and_then(|look| look.installed.as_ref());
+        seen += usize::from(there.is_some_and(|i| i.image == MEDIA_IMAGE && i.operation == op.key()));
+        assert!(begun.elapsed() < std::time::Duration::from_secs(60), "never seen: {look:?}");
+    }
+    let outs = || g.responder.done_to(1).iter().filter(|what| **what == What::MediaOut).count();
+    assert_eq!((outs(), g.responder.system(1).media.as_deref()), (0, Some(ISO)), "{:?}", g.responder.done_to(1));
+    is_there(&g, MEDIA_IMAGE, &op).await;
+    g.dc.watch(&g.target).await.map(drop).expect("a look");
+    assert_eq!((outs(), g.responder.system(1).media), (1, None), "by the step, once");
+}
+
 /// The same image is on the disk already, so that it is there proves nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_image_again_is_done_only_by_a_new_system() {
@@ -76,6 +98,30 @@ async fn the_same_image_again_is_done_only_by_a_new_system() {
     let third = operation("repave", 3);
     install(&g, MEDIA_IMAGE, &third).await.map(drop).expect("begun");
     is_there(&g, MEDIA_IMAGE, &third).await;
+}
+
+/// The image was on the disk before anybody could read it, and the controller ignores the disc: that it is there
+/// is no proof of anything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_system_that_nobody_could_read_before_is_not_taken_for_a_new_one() {
+    let g = Ground::whole(options()).await;
+    std::fs::write(g.host().inside("/etc/millwright-image"), format!("{MEDIA_IMAGE}\n")).expect("a mark");
+    tokio::task::block_in_place(|| g.host().power_off());
+    g.installer(Installer::IgnoresTheDisc);
+    let first = operation("repave", 1);
+    install(&g, MEDIA_IMAGE, &first).await.map(drop).expect("begun");
+    g.settled().await;
+    let seen = looks_until(&g, "it is up", |seen| !seen.boot_id.is_empty()).await;
+    assert_eq!((seen.installed, seen.installing.map(|i| i.operation)), (None, Some(first.key())));
+    g.look().await;
+    let notes = g.target.notes.take();
+    assert_eq!(notes.iter().filter(|note| note.contains("cannot be told")).count(), 1, "{notes:?}");
+    // the next attempt has read it, and knows the new one
+    assert_eq!(g.dc.abort_install(&g.target, &first).await, Ok(Ack::Done));
+    g.installer(Installer::Works);
+    let second = operation("repave", 2);
+    install(&g, MEDIA_IMAGE, &second).await.map(drop).expect("begun");
+    is_there(&g, MEDIA_IMAGE, &second).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -213,4 +259,20 @@ async fn nothing_is_overwritten_on_a_machine_that_nobody_knows() {
     }
     refused(install(&g, "no-such-image", &op).await, Reason::InvalidField, &["no-such-image", MEDIA_IMAGE]);
     assert_eq!((g.installs(), g.resets().len(), g.responder.system(1).media), (0, 0, None));
+}
+
+/// Whoever looks at the machine's history finds the run and the person, not us.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_remembered_and_forgotten_names_who_is_behind_it() {
+    let g = Ground::whole(options()).await;
+    let run = provider::By::Run(domain::RunId::from_text("run_7"));
+    let by_run = g.target.clone().on_behalf_of(run.clone());
+    g.dc.install(&by_run, SLOW_IMAGE, "", &operation("repave", 1)).await.map(drop).expect("begun");
+    assert_eq!(g.keyring.changes(), [(Pin::Installation, run)]);
+    let alice = provider::By::Person("alice".into());
+    let by_alice = g.target.clone().on_behalf_of(alice.clone());
+    provider::Management::repin(&g.dc, &by_alice).await.map(drop).expect("forgotten");
+    let changed = g.keyring.changes();
+    let all = [Pin::BmcCertificate, Pin::SshHostKey, Pin::JumpHostKey, Pin::Installation];
+    assert_eq!(changed, all.map(|pin| (pin, alice.clone())));
 }

@@ -15,6 +15,8 @@ mod ground;
 mod installing;
 mod passwords;
 mod rebooting;
+mod sessions;
 mod subjects;
 mod suite;
 mod suite_provider;
+mod two_servers;

@@ -3,7 +3,7 @@
 use crate::ground::{Ground, PASSWORD, options, refused};
 use domain::credential::{BmcLogin, Credential};
 use domain::{Reason, Secret};
-use provider::{Ack, Inspect as _, Keyring as _, Management as _, Pin, ProviderResult};
+use provider::{Ack, Because, Inspect as _, Management as _, Pin, ProviderResult, Swap};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::http_faults::Fault;
@@ -114,7 +114,7 @@ async fn a_change_that_nobody_finished_is_settled_by_the_next_look() {
         let g = Ground::bmc_only(options()).await;
         let login = BmcLogin { username: USER.into(), password: Secret::new(PASSWORD) };
         let changing = Credential::BmcChanging { login, next: Secret::new("the new horse") };
-        g.keyring.replace("bmc", &changing).await.expect("kept");
+        g.keyring.set("bmc", changing);
         if done {
             g.responder.set_password(USER, "the new horse");
         }
@@ -140,22 +140,22 @@ impl provider::Keyring for Slow {
     async fn credential(&self, name: &str) -> ProviderResult<Credential> {
         self.inner.credential(name).await
     }
-    async fn replace(&self, name: &str, credential: &Credential) -> ProviderResult<()> {
-        match credential {
+    async fn replace(&self, name: &str, read: &Credential, new: &Credential) -> ProviderResult<Swap> {
+        match new {
             Credential::BmcChanging { .. } => {
-                self.inner.replace(name, credential).await?;
+                let swap = self.inner.replace(name, read, new).await?;
                 drop(tokio::time::timeout(WINDOW, self.old_found.notified()).await);
-                Ok(())
+                Ok(swap)
             }
             Credential::Bmc(login) if login.password.reveal() == PASSWORD => {
                 self.old_found.notify_one();
                 drop(tokio::time::timeout(WINDOW * 4, self.new_kept.cancelled()).await);
-                self.inner.replace(name, credential).await
+                self.inner.replace(name, read, new).await
             }
             other => {
-                self.inner.replace(name, other).await?;
+                let swap = self.inner.replace(name, read, other).await?;
                 self.new_kept.cancel();
-                Ok(())
+                Ok(swap)
             }
         }
     }
@@ -170,13 +170,14 @@ impl provider::Keyring for Slow {
         machine: &domain::MachineId,
         pin: Pin,
         at: &str,
+        read: Option<&str>,
         value: &str,
-        why: &str,
-    ) -> ProviderResult<()> {
-        self.inner.repin(machine, pin, at, value, why).await
+        because: Because<'_>,
+    ) -> ProviderResult<Swap> {
+        self.inner.repin(machine, pin, at, read, value, because).await
     }
-    async fn unpin(&self, machine: &domain::MachineId, pin: Pin, why: &str) -> ProviderResult<()> {
-        self.inner.unpin(machine, pin, why).await
+    async fn forget(&self, machine: &domain::MachineId, pins: &[Pin], because: Because<'_>) -> ProviderResult<()> {
+        self.inner.forget(machine, pins, because).await
     }
 }
 

@@ -10,8 +10,7 @@ use domain::credential::Credential;
 use domain::plan::{BootMode, RebootMode};
 use provider::{
     Ack, BootControl as _, ClusterControl as _, Command, EvictOptions, Exec as _, ExecState, ImageControl as _,
-    Inspect as _, Keyring as _, Management as _, Membership, Operation, PowerControl as _, ProviderError,
-    ProviderResult,
+    Inspect as _, Management as _, Membership, Operation, PowerControl as _, ProviderError, ProviderResult,
 };
 use std::collections::BTreeMap;
 use testkit::http_faults::Fault;
@@ -131,7 +130,7 @@ pub async fn member_to_be(options: datacenter::Options) -> Ground {
     let g = Ground::whole(options).await;
     let server = tokio::task::spawn_blocking(cluster).await.expect("a cluster");
     let kubeconfig = Credential::Kubeconfig(server.kubeconfig(&server.millwright_token));
-    g.keyring.replace(CLUSTER, &kubeconfig).await.expect("kept");
+    g.keyring.set(CLUSTER, kubeconfig);
     testkit::kubeadm::install(&g.host().programs());
     std::fs::write(g.host().programs().join("kubeadm.uuid"), &g.target.spec.system_uuid).expect("written");
     g
@@ -175,12 +174,12 @@ async fn passes(act: Act) {
         By::Cluster => {
             let (deaf, at) = deaf();
             let silent = testkit::kubernetes::kubeconfig(&format!("https://{at}"), &cluster().authority_pem(), "t");
-            g.keyring.replace(CLUSTER, &Credential::Kubeconfig(silent)).await.expect("kept");
+            g.keyring.set(CLUSTER, Credential::Kubeconfig(silent));
             drop(deaf);
             let away = act.ask(&g, &g.dc, &op).await.expect_err("nobody answers");
             assert!(matches!(away.reason(), Reason::ConnectionRefused | Reason::Unreachable), "{act:?}: {away}");
             let right = Credential::Kubeconfig(cluster().kubeconfig(&cluster().millwright_token));
-            g.keyring.replace(CLUSTER, &right).await.expect("kept");
+            g.keyring.set(CLUSTER, right);
         }
     }
     assert_eq!(act.done(&g).await, none, "{act:?}, after silence");
@@ -205,17 +204,17 @@ async fn passes(act: Act) {
         By::Host => {
             let right = g.keyring.get("ssh").expect("a login");
             let stranger = domain::credential::SshLogin { username: "nobody-here".into(), ..g.host().login() };
-            g.keyring.replace("ssh", &Credential::Ssh(stranger)).await.expect("kept");
+            g.keyring.set("ssh", Credential::Ssh(stranger));
             let no = act.ask(&g, &g.dc, &op).await.expect_err("a no");
-            g.keyring.replace("ssh", &right).await.expect("kept");
+            g.keyring.set("ssh", right);
             no
         }
         By::Cluster => {
             let limited = cluster().kubeconfig(&cluster().limited_token);
-            g.keyring.replace(CLUSTER, &Credential::Kubeconfig(limited)).await.expect("kept");
+            g.keyring.set(CLUSTER, Credential::Kubeconfig(limited));
             let no = act.ask(&g, &g.dc, &op).await.expect_err("a no");
             let right = Credential::Kubeconfig(cluster().kubeconfig(&cluster().millwright_token));
-            g.keyring.replace(CLUSTER, &right).await.expect("kept");
+            g.keyring.set(CLUSTER, right);
             no
         }
     };

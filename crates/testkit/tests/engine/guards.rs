@@ -283,3 +283,150 @@ async fn servers_that_renew_do_not_take_each_other_for_dead() {
     one.stop().await;
     two.stop().await;
 }
+
+fn by_hand(stage: &str) -> Operation {
+    let execution = domain::ExecutionId::from_text("exe_by_hand");
+    Operation { execution, stage: stage.into(), attempt: 1, fence: "0.0".into() }
+}
+
+/// What is set for all boots is not what was asked for the next one, nor the other way round.
+#[tokio::test(start_paused = true)]
+async fn a_boot_override_is_compared_with_how_long_it_is_for() {
+    for (n, (asked, there, sets)) in
+        [(false, true, 2), (true, false, 2), (false, false, 1), (true, true, 1)].into_iter().enumerate()
+    {
+        let fleet = Fleet::new(Database::Memory, 1);
+        let engine = fleet.engine(quick("one"), None);
+        let service = fleet.service(&engine).await;
+        let machine = labelled("m-1", &[]);
+        let target = Target {
+            machine_id: domain::MachineId::from_text("m-1"),
+            labels: machine.labels.clone(),
+            spec: machine.spec.clone(),
+            notes: provider::Notes::default(),
+            by: provider::By::System,
+        };
+        service.register_machine(&admin(), machine).await.expect("registers");
+        fleet.sim.set_boot(&target, BootMode::Pxe, there, &by_hand("boot")).await.map(drop).expect("is set");
+        let kind = StepKind::Netboot { mode: BootMode::Pxe, persistent: asked };
+        let step = Step { name: "netboot".into(), timeout_seconds: None, max_retries: Some(0), kind };
+        let plan = Plan { id: "steps".into(), display_name: String::new(), steps: vec![step] };
+        service.create_plan(&admin(), plan, "api").await.expect("creates");
+        engine.start().await.expect("starts");
+        let request = StartRun { plan_id: "steps".into(), ..start("m-1", "", "r") };
+        let run = service.start_run(&admin(), request).await.expect("starts").run.id.to_string();
+        assert_eq!(until_ended(&service, &run).await.run.phase, RunPhase::Succeeded);
+        let set = Inspect::inspect(fleet.sim.as_ref(), &target).await.expect("a look").boot_override.expect("is set");
+        assert_eq!((set.mode, set.persistent), (BootMode::Pxe, asked), "case {n}");
+        let effects = fleet.sim.effects().expect("reads");
+        assert_eq!(effects.iter().filter(|e| e.kind == "netboot").count(), sets, "case {n}");
+    }
+}
+
+/// A machine whose system tells nobody its boot id before it was told to reboot.
+struct Mute {
+    sim: Arc<SimFleet>,
+    told: AtomicBool,
+    looks: AtomicUsize,
+    manner: Manner,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Manner {
+    /// The controller says yes and does nothing; then the system answers, still in its old boot.
+    Ignored,
+    /// It reboots, and nothing but its boot id tells.
+    Unproven,
+    /// It is seen without power on the way.
+    SeenOff,
+    /// Its controller tells when it was last reset.
+    Dated,
+}
+
+impl Provider for Mute {
+    fn inspect(&self) -> Option<&dyn Inspect> {
+        Some(self)
+    }
+    fn power(&self) -> Option<&dyn PowerControl> {
+        Some(self)
+    }
+}
+
+#[async_trait::async_trait]
+impl Inspect for Mute {
+    async fn inspect(&self, target: &Target) -> ProviderResult<provider::Inspection> {
+        let mut seen = Inspect::inspect(self.sim.as_ref(), target).await?;
+        if !self.told.load(Ordering::SeqCst) {
+            (seen.boot_id, seen.reachable) = (String::new(), false);
+            if self.manner == Manner::Dated {
+                seen.last_reset = "yesterday".into();
+            }
+            return Ok(seen);
+        }
+        match (self.manner, self.looks.fetch_add(1, Ordering::SeqCst)) {
+            (Manner::SeenOff, 0) => {
+                (seen.power, seen.boot_id, seen.reachable) = (provider::PowerState::Off, String::new(), false);
+            }
+            (Manner::Dated, _) => seen.last_reset = "now".into(),
+            _ => {}
+        }
+        Ok(seen)
+    }
+}
+
+#[async_trait::async_trait]
+impl PowerControl for Mute {
+    async fn reset(&self, target: &Target, mode: RebootMode, op: &Operation) -> ProviderResult<Ack> {
+        self.told.store(true, Ordering::SeqCst);
+        assert!(matches!(target.by, provider::By::Run(_)), "on behalf of its run: {:?}", target.by);
+        match self.manner {
+            Manner::Ignored => Ok(Ack::Accepted),
+            _ => self.sim.reset(target, mode, op).await,
+        }
+    }
+    async fn power_off(&self, target: &Target, op: &Operation) -> ProviderResult<Ack> {
+        self.sim.power_off(target, op).await
+    }
+}
+
+async fn rebooted(manner: Manner, retries: i32) -> (Fleet, domain::run::Run) {
+    let fleet = Fleet::new(Database::Memory, 1);
+    let (told, looks) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let mute = Arc::new(Mute { sim: fleet.sim.clone(), told, looks, manner });
+    let engine = fleet.engine_with(quick("one"), Providers::default().with("sim", mute), None);
+    let service = fleet.service(&engine).await;
+    service.register_machine(&admin(), labelled("m-1", &[])).await.expect("registers");
+    let kind = StepKind::Reboot { mode: RebootMode::Bmc };
+    let step = Step { name: "reboot".into(), timeout_seconds: Some(120), max_retries: Some(retries), kind };
+    let plan = Plan { id: "steps".into(), display_name: String::new(), steps: vec![step] };
+    service.create_plan(&admin(), plan, "api").await.expect("creates");
+    engine.start().await.expect("starts");
+    let request = StartRun { plan_id: "steps".into(), ..start("m-1", "", "r") };
+    let run = service.start_run(&admin(), request).await.expect("starts").run.id.to_string();
+    let run = until_ended(&service, &run).await.run;
+    (fleet, run)
+}
+
+/// Whatever boot id it shows after the order may be the one from before.
+#[tokio::test(start_paused = true)]
+async fn a_reboot_that_nothing_proves_is_not_claimed() {
+    for manner in [Manner::Ignored, Manner::Unproven] {
+        let (_, run) = rebooted(manner, 0).await;
+        assert_eq!(run.phase, RunPhase::Failed, "{manner:?}");
+        let why = format!("{:?}", run.error);
+        assert!(why.contains("nobody could tell its boot id before the order"), "{manner:?}: {why}");
+    }
+    // the next attempt has read the boot id before its order
+    let (fleet, run) = rebooted(Manner::Unproven, 1).await;
+    assert_eq!(run.phase, RunPhase::Succeeded, "{:?}", run.error);
+    assert_eq!(fleet.sim.effects().expect("reads").iter().filter(|e| e.kind == "reset").count(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reboot_without_a_boot_id_before_is_proven_by_its_power_or_its_controller() {
+    for manner in [Manner::SeenOff, Manner::Dated] {
+        let (fleet, run) = rebooted(manner, 0).await;
+        assert_eq!(run.phase, RunPhase::Succeeded, "{manner:?}: {:?}", run.error);
+        assert_eq!(fleet.sim.effects().expect("reads").iter().filter(|e| e.kind == "reset").count(), 1);
+    }
+}

@@ -499,6 +499,7 @@ async fn a_machine_that_was_off_is_not_taken_for_one_that_lost_power() {
         labels: late.labels.clone(),
         spec: late.spec.clone(),
         notes: provider::Notes::default(),
+        by: provider::By::System,
     };
     service.register_machine(&admin(), late).await.expect("registers");
     let somebody =

@@ -41,7 +41,7 @@ fn kubeconfig() {
     Fuzz::new("kubeconfig", module_path!()).seeds([given, block, String::new()]).words(words).inputs(2_500).run(|| {
         move |input| {
             let text = String::from_utf8_lossy(input).into_owned();
-            match kube::Cluster::new("prod", &Secret::new(text)) {
+            match kube::Cluster::new("prod", &Secret::new(text), std::time::Duration::from_secs(30)) {
                 Ok(_) => Ok("a cluster".to_owned()),
                 Err(e) => {
                     let e = e.to_string();

@@ -34,7 +34,7 @@ fn status(code: u16, message: &str) -> Value {
 
 async fn ask(script: impl Fn(usize, &Asked) -> Reply + Send + Sync + 'static) -> (Responder, Cluster) {
     let responder = Responder::start(script).await;
-    let cluster = Cluster::new(NAME, &responder.kubeconfig("t0ken")).expect("a kubeconfig");
+    let cluster = crate::fixture::cluster_of(NAME, &responder.kubeconfig("t0ken")).expect("a kubeconfig");
     (responder, cluster)
 }
 
@@ -148,7 +148,7 @@ async fn a_lost_answer_of_the_real_server_was_done_and_the_second_call_finds_it(
         if asked.method == "GET" { Reply::Is(status, "", body) } else { Reply::Reset }
     })
     .await;
-    let cluster = Cluster::new(NAME, &responder.kubeconfig("t0ken")).expect("a kubeconfig");
+    let cluster = crate::fixture::cluster_of(NAME, &responder.kubeconfig("t0ken")).expect("a kubeconfig");
     let lost = cluster.cordon(&machine.who(), true).await;
     assert!(matches!(lost, Err(ProviderError::Unknown { .. })), "{lost:?}");
     assert!(machine.is_cordoned(), "it was done");
@@ -287,7 +287,7 @@ async fn no_secret_is_in_any_error_or_log_even_if_the_server_repeats_it() {
             Reply::Is(code, "Retry-After: 0\r\n", body)
         })
         .await;
-        let cluster = Cluster::new(NAME, &responder.kubeconfig(&token)).expect("a kubeconfig");
+        let cluster = crate::fixture::cluster_of(NAME, &responder.kubeconfig(&token)).expect("a kubeconfig");
         said.push_str(&format!("{:?}\n", cluster.membership(&who()).await));
         said.push_str(&format!("{:?}\n", cluster.mint_join(Duration::from_secs(60)).await));
         said.push_str(&format!("{:?}\n", cluster.check().await));
@@ -304,4 +304,24 @@ async fn no_secret_is_in_any_error_or_log_even_if_the_server_repeats_it() {
         assert!(!said.contains(&secret), "in an error:\n{said}");
         assert!(!log.contains(&secret), "in the log:\n{log}");
     }
+}
+
+/// What the engine allows the provider is more than the provider allows a cluster: the call itself says how it ended.
+#[tokio::test]
+async fn a_call_to_a_cluster_ends_before_the_engine_gives_it_up() {
+    let responder = Responder::start(|_, _| Reply::Silent).await;
+    let kubeconfig = domain::credential::Credential::Kubeconfig(responder.kubeconfig("t0ken"));
+    let keyring = testkit::keyring::MemoryKeyring::default().with("prod", kubeconfig);
+    let options = datacenter::Options { call_timeout: Duration::from_secs(3), ..datacenter::Options::default() };
+    let provider = datacenter::Datacenter::new(options, Arc::new(keyring));
+    let target = provider::Target {
+        machine_id: domain::MachineId::from_text("m-1".to_owned()),
+        labels: Default::default(),
+        spec: domain::machine::MachineSpec { system_uuid: UUID.to_owned(), ..Default::default() },
+        notes: Default::default(),
+    };
+    use provider::ClusterControl as _;
+    let late = provider.membership(&target, "prod").await.expect_err("never answered");
+    assert_eq!(late.reason(), domain::Reason::Unreachable, "{late}");
+    assert!(late.to_string().contains("within 3 s"), "{late}");
 }

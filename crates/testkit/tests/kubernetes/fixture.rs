@@ -36,10 +36,15 @@ pub fn cluster() -> Cluster {
 }
 
 pub fn with_token(token: &str) -> Cluster {
-    Cluster::new(NAME, &server().kubeconfig(token)).expect("a kubeconfig")
+    cluster_of(NAME, &server().kubeconfig(token)).expect("a kubeconfig")
 }
 
 /// For what never answers: the deadline is what ends it.
+/// As long as a busy machine may need.
+pub fn cluster_of(name: &str, kubeconfig: &Secret) -> provider::ProviderResult<Cluster> {
+    Cluster::new(name, kubeconfig, Duration::from_secs(30))
+}
+
 pub fn impatient(kubeconfig: &Secret) -> Cluster {
     Cluster::with_limits(NAME, kubeconfig, Duration::from_millis(1500), Duration::from_secs(5)).expect("a kubeconfig")
 }

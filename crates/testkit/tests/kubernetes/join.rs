@@ -1,7 +1,7 @@
 //! Joining: tokens that the real server takes and refuses, and the script as a host would run it.
 
 use crate::fixture::{cluster, number, server};
-use kube::{Cluster, JoinMaterial, JoinScript, NodeOf, join_script};
+use kube::{JoinMaterial, JoinScript, NodeOf, join_script};
 use provider::{Ack, Membership};
 use serde_json::json;
 use std::os::unix::process::CommandExt as _;
@@ -248,7 +248,7 @@ async fn without_cluster_info_the_kubeconfig_says_where_to_join() {
     let role = json!({ "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "mint-only" });
     let binding = json!({ "metadata": { "name": "mint-only" }, "roleRef": role, "subjects": [subject] });
     admin.must("POST", &format!("{rbac}/rolebindings"), Some(&binding));
-    let cluster = Cluster::new("closed", &server().kubeconfig(&token)).expect("a kubeconfig");
+    let cluster = crate::fixture::cluster_of("closed", &server().kubeconfig(&token)).expect("a kubeconfig");
     // the server's authorizer learns of rights by a watch of its own
     let mut minted = cluster.mint_join(Duration::from_secs(60)).await;
     for _ in 0..300 {

@@ -32,12 +32,12 @@ async fn a_wrong_token_is_a_refused_login() {
 async fn a_server_of_another_authority_is_not_trusted_unless_told_to() {
     let stranger = testkit::tls::Authority::default().pem();
     let other = kubeconfig(&server().url(), &stranger, &server().millwright_token);
-    let e = refused(&Cluster::new(NAME, &other).expect("a kubeconfig")).await;
+    let e = refused(&crate::fixture::cluster_of(NAME, &other).expect("a kubeconfig")).await;
     assert_eq!((e.reason().as_str(), class(&e)), ("UNTRUSTED_CERTIFICATE", FailureClass::NeedsOperator));
     assert!(e.to_string().contains("credential set prod"), "{e}");
 
     let told = other.reveal().replace("\"server\"", "\"insecure-skip-tls-verify\": true, \"server\"");
-    let told = Cluster::new(NAME, &domain::Secret::new(told)).expect("a kubeconfig");
+    let told = crate::fixture::cluster_of(NAME, &domain::Secret::new(told)).expect("a kubeconfig");
     assert!(told.membership(&Machine::new().who()).await.is_ok());
 }
 
@@ -47,7 +47,7 @@ async fn a_name_that_the_certificate_has_not_is_not_trusted_unless_given() {
     // that address leads to the same host, and nobody listens there
     let by_name = server().kubeconfig(&server().millwright_token);
     let wrong = by_name.reveal().replace("\"server\"", "\"tls-server-name\": \"other.test\", \"server\"");
-    let e = refused(&Cluster::new(NAME, &domain::Secret::new(wrong)).expect("a kubeconfig")).await;
+    let e = refused(&crate::fixture::cluster_of(NAME, &domain::Secret::new(wrong)).expect("a kubeconfig")).await;
     assert_eq!(e.reason().as_str(), "UNTRUSTED_CERTIFICATE");
     let e = refused(&impatient(&kubeconfig(&url, &server().authority_pem(), "x"))).await;
     assert_eq!(e.reason().as_str(), "CONNECTION_REFUSED");
@@ -102,7 +102,7 @@ async fn what_is_not_allowed_is_named_with_verb_and_resource() {
 
 #[tokio::test]
 async fn a_client_certificate_lets_in_as_a_token_does() {
-    let by_certificate = Cluster::new(NAME, &server().kubeconfig_by_certificate()).expect("a kubeconfig");
+    let by_certificate = crate::fixture::cluster_of(NAME, &server().kubeconfig_by_certificate()).expect("a kubeconfig");
     assert_eq!(by_certificate.check().await.expect("an answer").missing, [""; 0]);
     assert!(!format!("{by_certificate:?}").contains("PRIVATE"));
     assert_eq!(format!("{:?}", cluster()), format!("Cluster {{ name: \"prod\", server: {:?} }}", server().url()));

@@ -4,7 +4,7 @@
 use crate::faults::{as_server, forward, pod, who};
 use crate::fixture::{Machine, NAME, Workload, owned};
 use crate::responder::{Asked, Reply, Responder};
-use kube::{Cluster, Evict, Kept};
+use kube::{Evict, Kept};
 use provider::Ack;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -24,7 +24,7 @@ async fn an_eviction_of_a_newer_server_differs_from_the_proven_one_by_its_versio
     })
     .await;
     let leave = Evict { grace: Some(Duration::from_secs(9)), ..Evict::default() };
-    let cluster = Cluster::new(NAME, &real.kubeconfig("t0ken")).expect("a kubeconfig");
+    let cluster = crate::fixture::cluster_of(NAME, &real.kubeconfig("t0ken")).expect("a kubeconfig");
     assert_eq!(cluster.cordon(&machine.who(), true).await, Ok(Ack::Done));
     let pass = cluster.evict_pass(&machine.who(), &leave).await.expect("a pass");
     assert_eq!(pass.evicted, [workload.name("web")], "the real server took it");
@@ -43,7 +43,7 @@ async fn an_eviction_of_a_newer_server_differs_from_the_proven_one_by_its_versio
         as_server(&asked.path, &[same], "v1")
     })
     .await;
-    let cluster = Cluster::new(NAME, &newer.kubeconfig("t0ken")).expect("a kubeconfig");
+    let cluster = crate::fixture::cluster_of(NAME, &newer.kubeconfig("t0ken")).expect("a kubeconfig");
     assert_eq!(cluster.evict_pass(&who(), &leave).await.expect("a pass").evicted, [workload.name("web")]);
     let mut new = evictions(newer.asked()).pop().expect("an eviction");
     assert_eq!(new.body["apiVersion"], "policy/v1");
@@ -84,7 +84,7 @@ async fn what_newer_servers_say_about_a_pod_that_stays_is_passed_on() {
         }
     })
     .await;
-    let cluster = Cluster::new(NAME, &responder.kubeconfig("t0ken")).expect("a kubeconfig");
+    let cluster = crate::fixture::cluster_of(NAME, &responder.kubeconfig("t0ken")).expect("a kubeconfig");
     let pass = cluster.evict_pass(&who(), &Evict::default()).await.expect("a pass");
     assert_eq!(pass.evicted, ["shop/p4", "shop/p5"], "gone is as good as evicted");
     assert_eq!(pass.left.len(), refusals.len());
@@ -102,7 +102,7 @@ async fn a_server_without_evictions_is_said_to_lack_them() {
         path => as_server(path, &pods, "v1"),
     })
     .await;
-    let cluster = Cluster::new(NAME, &responder.kubeconfig("t0ken")).expect("a kubeconfig");
+    let cluster = crate::fixture::cluster_of(NAME, &responder.kubeconfig("t0ken")).expect("a kubeconfig");
     let e = cluster.evict_pass(&who(), &Evict::default()).await.expect_err("it has none");
     assert_eq!(e.reason().as_str(), "CAPABILITY_MISSING");
 }

@@ -178,6 +178,7 @@ impl Inspect for Probe {
             reachable: true,
             host_asked: true,
             boot_id: "1".into(),
+            last_reset: String::new(),
             boot_override: None,
             installed: None,
             disk_read: true,

@@ -145,7 +145,6 @@ async fn a_no_says_what_the_controller_says() {
         (400, Reason::ProviderRefused),
         (403, Reason::ProviderRefused),
         (409, Reason::ProviderRefused),
-        (500, Reason::ProviderRefused),
         (405, Reason::CapabilityMissing),
         (501, Reason::CapabilityMissing),
     ] {
@@ -155,6 +154,26 @@ async fn a_no_says_what_the_controller_says() {
         refused(bmc.power(PowerAction::On).await, reason, &words);
         assert_eq!(resets(&responder), 0);
     }
+}
+
+/// Something broke inside of it, and nobody knows how far it got: not refused, and not sent again.
+#[tokio::test]
+async fn a_change_that_breaks_the_controller_may_have_been_done() {
+    let info = r#"{"error": {"@Message.ExtendedInfo": [{"Message": "Out of memory."}]}}"#;
+    for status in [500, 502, 503, 504] {
+        let (responder, bmc) = warm(patient()).await;
+        responder.faults.arm("POST", RESET, Fault::Status(status, info.into()), ALWAYS);
+        let told = unknown(bmc.power(PowerAction::On).await);
+        assert!(told.contains("Out of memory.") && told.contains(&status.to_string()), "{told}");
+        assert_eq!(responder.faults.disarm(), 1, "{status}: not sent again");
+        responder.faults.arm("PATCH", SYSTEM, Fault::Status(status, info.into()), ALWAYS);
+        unknown(bmc.set_boot(Some(BootOverride { mode: BootMode::Pxe, persistent: false })).await);
+        assert_eq!(responder.faults.disarm(), 1, "{status}: not sent again");
+    }
+    // who says when to come back has not begun
+    let (responder, bmc) = warm(patient()).await;
+    responder.faults.arm("POST", RESET, Fault::Busy(3600), ALWAYS);
+    refused(bmc.power(PowerAction::On).await, Reason::ProviderRefused, &["503"]);
 }
 
 #[tokio::test]

@@ -84,9 +84,6 @@ async fn arguments_and_environment_arrive_as_they_are() {
     expected.extend([nasty.concat(), String::new(), String::new()]);
     assert_eq!((status, printed.split('\0').map(str::to_owned).collect()), (0, expected), "{}", words(&output));
     assert!(of(Stream::Stderr, &output).is_empty());
-    // and the same when it is run while we wait
-    let output = host.run(&command, None).await.expect("it runs");
-    assert_eq!((output.status, String::from_utf8_lossy(&output.stdout).as_ref()), (Some(0), printed.as_str()));
 }
 
 #[tokio::test]
@@ -165,25 +162,6 @@ async fn an_ordinary_user_has_recordings_of_their_own() {
     assert_eq!(reach(machine).poll(&key, 0).await.map(|p| p.state), Ok(ExecState::NeverStarted), "root has none of it");
 }
 
-#[tokio::test]
-async fn a_short_command_is_run_while_we_wait() {
-    let host = reach(shared());
-    let input = domain::Secret::new("a 'line'\nand another");
-    let output = host.run(&sh("cat; echo err >&2; exit 9"), Some(&input)).await.expect("it runs");
-    assert_eq!((output.status, output.cut), (Some(9), false));
-    assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (input.reveal().as_bytes(), &b"err\n"[..]));
-    let output = host.run(&sh("head -c 1000000 /dev/zero"), None).await.expect("it runs");
-    assert!(output.cut && output.stdout.len() <= 64 << 10);
-    let content: Vec<u8> = (0..=255).cycle().take(100_000).collect();
-    assert_eq!(host.write_file("/etc/it's here", &content, 0o640).await, Ok(Ack::Done));
-    let file = shared().inside("/etc/it's here");
-    assert!(std::fs::read(&file).expect("it is there") == content);
-    use std::os::unix::fs::PermissionsExt as _;
-    assert_eq!(std::fs::metadata(&file).expect("it is there").permissions().mode() & 0o7777, 0o640);
-    assert!(host.write_file("/etc", b"", 0o600).await.is_err(), "a folder stays one");
-    assert!(host.write_file("/nowhere/x", b"", 0o600).await.is_err());
-}
-
 /// The scripts keep to what every shell knows. `MILLWRIGHT_TEST_SHELLS` names others, such as `/bin/busybox`.
 #[tokio::test]
 async fn the_scripts_run_in_other_shells() {
@@ -191,8 +169,6 @@ async fn the_scripts_run_in_other_shells() {
     for shell in shells.split(' ') {
         let machine = SshHost::with_shell(shell);
         let (host, (first, second)) = (reach(&machine), (key(), key()));
-        let told = host.run(&command("readlink", &["/proc/self/exe"]), None).await.expect("it runs");
-        assert_eq!(told.status, Some(0), "{told:?}");
         let input = domain::Secret::new("it's\na secret");
         let mut command = sh("readlink -f /proc/$$/exe; cat; echo \"$A\" >&2; exit 42");
         command.environment.insert("A".into(), "'$x\n".into());
@@ -214,7 +190,6 @@ async fn the_scripts_run_in_other_shells() {
         assert_eq!(host.kill(&second).await, Ok(Ack::Done), "{shell}");
         assert_eq!(processes_with("86443"), Vec::<String>::new(), "{shell}");
         assert_eq!(ended(&host, &second).await.0, 137, "{shell}");
-        assert_eq!(host.write_file("/run/x", b"\0\xff", 0o600).await, Ok(Ack::Done), "{shell}");
         assert_eq!(host.identity().await.expect("an identity").boot_id, machine.boot_id(), "{shell}");
         assert_eq!(host.reboot().await, Ok(Ack::Accepted), "{shell}");
         until("the boot", || machine.boots() == 2).await;

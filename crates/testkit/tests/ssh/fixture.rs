@@ -1,6 +1,6 @@
 //! What the tests share: a host, ways to reach it, and waiting for what must come.
 
-use provider::{Chunk, Command, ExecProgress, ExecState, Stream};
+use provider::{Chunk, Command, ExecProgress, ExecState, ProviderResult, Stream};
 use ssh::{Host, Timeouts};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -22,6 +22,17 @@ pub fn patient() -> Timeouts {
 
 pub fn reach(host: &SshHost) -> Host {
     Host::new(host.at(), host.login(), "fleet", host.fingerprint(), None, patient())
+}
+
+/// One short call, and the proof that it reached the host.
+pub trait BootId {
+    async fn boot_id(&self) -> ProviderResult<String>;
+}
+
+impl BootId for Host {
+    async fn boot_id(&self) -> ProviderResult<String> {
+        self.identity().await.map(|id| id.boot_id)
+    }
 }
 
 /// A key like those of operations, unlike any other.

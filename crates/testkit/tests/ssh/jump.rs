@@ -4,12 +4,13 @@ use crate::fixture::*;
 use domain::Reason;
 use domain::endpoint::HostPort;
 use provider::{Ack, ProviderError};
-use ssh::{Host, Jump, answers_by_way_of, host_key_of};
+use ssh::{Host, Jump, Places, Timeouts, answers_by_way_of, host_key_of};
+use std::time::Duration;
 use testkit::sshd::{SshHost, WORKER};
 
 fn by_way_of(machine: &SshHost) -> Jump {
     let (login, host_key) = (machine.login_as(WORKER), machine.fingerprint());
-    Jump { at: machine.at(), login, credential_name: "bastion".into(), host_key }
+    Jump { at: machine.at(), login, credential_name: "bastion".into(), host_key, places: Places::new(8) }
 }
 
 fn behind(jump: Jump) -> Host {
@@ -70,4 +71,32 @@ async fn what_fails_on_the_way_names_the_one_that_failed() {
     let (reason, text) = behind(way).boot_id().await.map_err(told).expect_err("the jump host is down");
     assert_eq!(reason, Reason::ConnectionRefused);
     assert!(text.contains(&jump_named), "{text}");
+}
+
+/// A jump host has so many connections for us, whoever is behind it, and who gets none is told so: nobody was silent.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_jump_host_has_so_many_places_and_the_rest_is_told() {
+    let bastion = SshHost::start();
+    let way = Jump { places: Places::new(1), ..by_way_of(&bastion) };
+    let idle = Timeouts { idle: Duration::from_millis(50), ..patient() };
+    let machine = shared();
+    let to = |timeouts| {
+        Host::new(machine.at(), machine.login(), "fleet", machine.fingerprint(), Some(way.clone()), timeouts)
+    };
+    let first = to(patient());
+    first.boot_id().await.expect("in the only place, and kept for a while");
+    let short = Duration::from_millis(200);
+    let no = to(Timeouts { connect: short, ..patient() }).boot_id().await.expect_err("no place");
+    assert_eq!(no.reason(), Reason::EndpointBusy, "{no}");
+    assert!(no.to_string().contains("try again") && no.to_string().contains("jump host"), "{no}");
+    let no = answers_by_way_of(&machine.at(), &way, short).await.expect_err("no place");
+    assert_eq!(no.reason(), Reason::EndpointBusy, "{no}");
+    let logins = || bastion.console().matches("Accepted publickey").count();
+    assert_eq!(logins(), 1, "nobody else knocked");
+    // a place is free again when its connection ends, and not before
+    drop(first);
+    let second = to(idle);
+    second.boot_id().await.expect("in the place that was left");
+    // which is let go when it is idle
+    to(patient()).boot_id().await.expect("in the place that was let go");
 }

@@ -58,8 +58,9 @@ async fn a_recorder_that_was_killed_is_told_apart() {
     follow(&host, &key, 0, |_, output| !output.is_empty()).await;
     let lock = std::fs::read_to_string(shared().inside(&format!("/var/lib/millwright/exec/{key}.lock")));
     let leader = lock.expect("a lock").split(' ').nth(1).expect("a leader").to_owned();
-    let killed = host.run(&command("kill", &["-KILL", &leader]), None).await.expect("it runs");
-    assert_eq!(killed.status, Some(0));
+    let killer = self::key();
+    assert_eq!(host.start(&command("kill", &["-KILL", &leader]), &killer, None).await, Ok(Ack::Accepted));
+    assert_eq!(ended(&host, &killer).await.0, 0);
     let (status, output) = ended(&host, &key).await;
     assert_eq!(status, ssh::INTERRUPTED_STATUS);
     assert!(words(&output).contains("recorder was killed"), "{}", words(&output));

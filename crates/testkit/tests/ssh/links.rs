@@ -128,20 +128,25 @@ async fn calls_share_one_connection_which_is_let_go_when_idle() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_takes_too_long_is_unknown_and_spoils_nothing_else() {
-    let machine = shared();
+    let machine = testkit::sshd::SshHost::start();
     let wire = Wire::to(machine.at()).await;
-    // a deadline that passes while the command runs, however busy this machine is
+    // a deadline that passes while the call waits, however busy this machine is
     let late = Timeouts { call: Duration::from_secs(5), ..patient() };
     let host = Host::new(wire.at.clone(), machine.login(), "fleet", machine.fingerprint(), None, late);
     host.boot_id().await.expect("connected");
-    let ran = host.run(&sh("sleep 86441"), None).await;
-    assert!(matches!(&ran, Err(ProviderError::Unknown { .. })), "{ran:?}");
+    // whoever reads its serial number waits for somebody to write it
+    let serial = machine.inside("/sys/class/dmi/id/product_serial");
+    let before = std::fs::read(&serial).unwrap_or_default();
+    drop(std::fs::remove_file(&serial));
+    let made = std::process::Command::new("mkfifo").arg(&serial).status().expect("mkfifo runs");
+    assert!(made.success());
+    let late = host.identity().await;
+    assert!(matches!(&late, Err(ProviderError::Unknown { .. })), "{late:?}");
+    std::fs::remove_file(&serial).expect("removed");
+    std::fs::write(&serial, before).expect("as it was");
     // the call that was given up has ended its connection
     assert_eq!(host.boot_id().await, Ok(machine.boot_id()));
     assert_eq!(wire.connections().1, 2);
-    host.run(&sh("for p in /proc/[0-9]*; do case $(tr '\\0' ' ' <$p/cmdline) in 'sleep 86441 '*) kill ${p#/proc/} ;; esac; done"), None)
-        .await
-        .expect("cleaned up");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -37,7 +37,10 @@ impl Watcher {
         let thread = std::thread::spawn(move || {
             let (mut seen, mut looks) = (Vec::new(), 0);
             let own = std::process::id().to_string();
-            while !stopped.load(Ordering::SeqCst) || looks == 0 {
+            // the last look begins after it was told to stop: what still runs then is seen, however busy this machine is
+            let mut last = false;
+            while !last {
+                last = looks > 0 && stopped.load(Ordering::SeqCst);
                 for entry in std::fs::read_dir("/proc").expect("proc").flatten() {
                     if entry.file_name().to_string_lossy() == own {
                         continue;
@@ -81,8 +84,13 @@ async fn secrets_stand_nowhere() {
     let mut said = Vec::new();
 
     let host = Host::new(machine.at(), login.clone(), "fleet", machine.fingerprint(), None, patient());
-    let jump =
-        Jump { at: machine.at(), login: login.clone(), credential_name: "way".into(), host_key: "SHA256:x".into() };
+    let jump = Jump {
+        at: machine.at(),
+        login: login.clone(),
+        credential_name: "way".into(),
+        host_key: "SHA256:x".into(),
+        places: ssh::Places::new(1),
+    };
     said.push(format!("{host:?} {jump:?} {login:?}"));
 
     // it arrives: the digest is that of the secret, as another program tells it
@@ -92,10 +100,8 @@ async fn secrets_stand_nowhere() {
     let script = format!("sha256sum; until [ -e /tmp/{key} ]; do sleep 0.05; done");
     assert_eq!(host.start(&sh(&script), &key, Some(&secret)).await, Ok(Ack::Accepted));
     let (_, output, _) = follow(&host, &key, 0, |_, output| !output.is_empty()).await;
-    let ran = host.run(&command("sha256sum", &[]), Some(&secret)).await.expect("it runs");
     let digest = digest_of(&input);
-    assert!(words(&output).contains(&digest) && String::from_utf8_lossy(&ran.stdout).contains(&digest));
-    assert_eq!(host.write_file("/run/join", input.as_bytes(), 0o600).await, Ok(Ack::Done));
+    assert!(words(&output).contains(&digest));
     let (seen, looks) = watcher.seen();
     let sees = |word: &str| seen.windows(word.len()).any(|w| w == word.as_bytes());
     assert!(sees("millwright-exec") && looks > 1, "it sees the recorder; {looks} looks");
@@ -139,9 +145,7 @@ async fn secrets_stand_nowhere() {
     // so that its lines are searched for, too
     std::fs::write(folder.path().join("private.key"), login.private_key.reveal()).expect("written");
     canary::assert_none(folder.path());
-    // the file that was asked for holds it, and nothing else on the host does
-    assert!(std::fs::read_to_string(machine.inside("/run/join")).is_ok_and(|text| text == input));
-    for place in ["/var/lib/millwright", "/tmp/.", "/etc/."] {
+    for place in ["/var/lib/millwright", "/tmp/.", "/etc/.", "/run/."] {
         canary::assert_none(&machine.inside(place));
     }
 }

@@ -8,6 +8,7 @@ mod credentials;
 mod executions;
 mod feed;
 mod fixture;
+mod holds;
 mod log;
 mod machines;
 mod neighbours;

@@ -309,6 +309,8 @@ async fn back_to_first_version(store: &TestStore) {
     statements.push_str("DROP TABLE pins; DROP TABLE credentials; DROP INDEX machines_by_credentials;");
     statements
         .push_str("DROP TABLE findings; DROP TABLE images; DROP TABLE boot_nodes; DROP TABLE install_orders; DROP TABLE boot_workflows;");
+    statements
+        .push_str("DROP TABLE holds; DROP TABLE pins; DROP TABLE credentials; DROP INDEX machines_by_credentials;");
     statements.push_str("DELETE FROM schema_migrations WHERE version > 1");
     match &store.options {
         Options::Memory => panic!("it ends with its store"),

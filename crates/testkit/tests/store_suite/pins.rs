@@ -70,3 +70,42 @@ on_threaded_stores!(of_many_who_look_at_once_one_pins, |store| async move {
     let told: Vec<String> = join_all(looks).await.into_iter().map(|r| r.expect("pinned")).collect();
     assert!(told.iter().all(|t| *t == told[0]), "{told:?}");
 });
+
+fn swapped(tx: &mut Tx<'_>, read: Option<&str>, value: &str) -> TxResult<bool> {
+    let m = machine::get(tx, &MachineId::from_text("m-1"))?.expect("is there");
+    let causes = (&Cause::operator("root", FORGOTTEN, ""), &Cause::reconciler("keyring", PINNED, ""));
+    pin::swap(tx, &m, Pin::Installation, ("", read), value, causes)
+}
+
+on_every_store!(what_was_pinned_since_it_was_read_stays, |store| async move {
+    store.register("m-1").await;
+    let swap = |read: Option<&'static str>, value: &'static str| store.put("m-1", move |tx| swapped(tx, read, value));
+    let now = || async { at(&store, Pin::Installation, "").await.map(|(_, value)| value) };
+    assert_eq!(swap(Some("none"), "one").await, Ok(false), "there was nothing");
+    assert_eq!(swap(None, "one").await, Ok(true));
+    assert_eq!(swap(None, "late").await, Ok(false));
+    assert_eq!(swap(Some("one"), "two").await, Ok(true));
+    assert_eq!(swap(Some("one"), "late").await, Ok(false));
+    assert_eq!(now().await.as_deref(), Some("two"));
+    let written = store.log_after(0).await.len();
+    assert_eq!(swap(Some("one"), "two").await, Ok(true), "as it is");
+    assert_eq!(store.log_after(0).await.len(), written, "and nothing is written");
+    store.put("m-1", |tx| forget(tx, Pin::Installation)).await.expect("forgets");
+    assert_eq!(swap(Some("two"), "late").await, Ok(false), "what is forgotten was not what was read");
+    assert_eq!(swap(None, "three").await, Ok(true));
+    assert_eq!(now().await.as_deref(), Some("three"));
+});
+
+on_threaded_stores!(of_many_who_change_what_they_read_one_does, |store| async move {
+    store.register("m-1").await;
+    store.put("m-1", |tx| swapped(tx, None, "read")).await.expect("pinned");
+    let texts: Vec<String> = (0..8).map(|n| format!("new-{n}")).collect();
+    let swaps = texts.iter().map(|text| {
+        let text = text.clone();
+        store.put("m-1", move |tx| swapped(tx, Some("read"), &text))
+    });
+    let told: Vec<bool> = join_all(swaps).await.into_iter().map(|r| r.expect("told")).collect();
+    assert_eq!(told.iter().filter(|kept| **kept).count(), 1, "{told:?}");
+    let winner = told.iter().position(|kept| *kept).expect("one");
+    assert_eq!(at(&store, Pin::Installation, "").await, Some((PinState::Pinned, texts[winner].clone())));
+});

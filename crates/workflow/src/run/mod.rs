@@ -17,7 +17,7 @@ use domain::plan::{Step, StepKind};
 use domain::stage::StageDecl;
 use domain::{Error, ExecutionId, Reason, RunId};
 use engine::{Aborted, Acted, Event, Failure, Look, StageCx, Work, Workflow};
-use provider::{Providers, Stream, Target};
+use provider::{By, Providers, Stream, Target};
 use std::sync::Arc;
 use store::execution::Execution;
 use store::{Store, Tx, TxResult, machine, step_log};
@@ -60,7 +60,7 @@ impl Workflow for RunWorkflow {
         let provider = self.providers.get(&name).map_err(|e| {
             Error::new(Reason::ProviderUnknown, format!("{run_id} on machine {}: {e}", execution.machine_id))
         })?;
-        let target = Target::of(&machine);
+        let target = Target::of(&machine).on_behalf_of(By::Run(run_id.clone()));
         let stages = steps.iter().map(StageDecl::of_step).collect();
         Ok(Arc::new(RunWork {
             execution_id: execution.id.clone(),

@@ -1,7 +1,8 @@
-//! Sets where the machine boots from next. Read back, and taken back when the run does not succeed.
+//! Sets where the machine boots from next, or from now on. Read back, and taken back when the run does not succeed.
 
 use super::stage::{At, Stage, acted, missing, settled};
 use async_trait::async_trait;
+use domain::hardware::BootOverride;
 use domain::plan::BootMode;
 use engine::{Acted, Failure, Look, Seen};
 
@@ -17,12 +18,14 @@ impl Stage for Netboot {
             Ok(seen) => seen,
             Err(seen) => return seen.into(),
         };
-        let is_set = match self.mode {
+        let wanted = BootOverride { mode: self.mode, persistent: self.persistent };
+        let is_set = match seen.boot_override {
+            Some(set) => set == wanted,
             // no override at all means the disk
-            BootMode::Disk => seen.boot_override.is_none_or(|mode| mode == BootMode::Disk),
-            BootMode::Pxe | BootMode::Http | BootMode::Cd => seen.boot_override == Some(self.mode),
+            None => self.mode == BootMode::Disk,
         };
-        if is_set { Seen::Done(format!("boots from {} next", self.mode)).into() } else { Seen::Clear.into() }
+        let when = if self.persistent { "from now on" } else { "next" };
+        if is_set { Seen::Done(format!("boots from {} {when}", self.mode)).into() } else { Seen::Clear.into() }
     }
 
     async fn act(&self, at: &At<'_>) -> Acted {

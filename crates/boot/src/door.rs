@@ -10,6 +10,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use domain::boot_node::Claims;
+use domain::boot_workflow::is_url;
 use domain::install_order::OrderTask;
 use domain::{Error, Reason};
 use serde::Deserialize;
@@ -26,24 +27,19 @@ pub trait Leases: Send + Sync {
     fn leased_to(&self, address: Ipv4Addr) -> Option<domain::MacAddress>;
 }
 
-/// An image by its name: its digest, its size, and whether it is packed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
-    pub sha256: String,
-    pub bytes: u64,
-    pub packed: bool,
-}
-
-#[async_trait::async_trait]
-pub trait ImageNames: Send + Sync {
-    async fn known(&self, name: &str) -> Option<Known>;
+/// The image that an order writes.
+#[derive(Default)]
+struct Wanted {
+    url: String,
+    sha256: String,
+    bytes: u64,
+    packed: bool,
 }
 
 pub struct Door {
     pub service: Service,
     pub setup: BootSetup,
     pub places: Places,
-    pub images: Arc<dyn ImageNames>,
     /// Where our DHCP is the only one: an installer goes to whom the address was leased to, and to nobody else.
     pub leases: Option<Arc<dyn Leases>>,
 }
@@ -170,36 +166,27 @@ impl Door {
         }
     }
 
-    async fn image_of(&self, ordered: &Ordered) -> Result<(String, Known), Error> {
-        let Some(workflow) = &ordered.workflow else { return Ok((String::new(), Known::default())) };
-        let name = if ordered.order.image.is_empty() { &workflow.image } else { &ordered.order.image };
-        if name.is_empty() {
-            return Ok((String::new(), Known::default()));
-        }
-        if domain::boot_workflow::is_url(name) {
-            let packed = name.ends_with(".gz");
-            return Ok((name.clone(), Known { sha256: workflow.image_sha256.clone(), bytes: 0, packed }));
-        }
-        let missing = || {
-            let message = format!("image {name:?} is not in the image store; add it with 'millwright image add'");
-            Error::new(Reason::WorkflowMissing, message)
-        };
-        let known = self.images.known(name).await.ok_or_else(missing)?;
+    async fn image_of(&self, ordered: &Ordered) -> Result<Wanted, Error> {
+        let Some(workflow) = &ordered.workflow else { return Ok(Wanted::default()) };
         let ours = ordered.order.image.is_empty();
-        if ours && !workflow.image_sha256.is_empty() && workflow.image_sha256 != known.sha256 {
+        let name = if ours { &workflow.image } else { &ordered.order.image };
+        if name.is_empty() {
+            return Ok(Wanted::default());
+        }
+        if is_url(name) {
+            let sha256 = workflow.image_sha256.clone();
+            return Ok(Wanted { url: name.clone(), sha256, bytes: 0, packed: name.ends_with(".gz") });
+        }
+        let image = self.service.get_image(name).await?;
+        if ours && !workflow.image_sha256.is_empty() && workflow.image_sha256 != image.sha256 {
             let message = format!(
                 "image {name:?} has the digest {}, and workflow {} asks for {}",
-                known.sha256, workflow.id, workflow.image_sha256
+                image.sha256, workflow.id, workflow.image_sha256
             );
             return Err(Error::new(Reason::WorkflowMissing, message));
         }
-        Ok((format!("{}/images/sha256/{}", self.places.public_url, known.sha256), known))
-    }
-}
-
-impl Default for Known {
-    fn default() -> Self {
-        Self { sha256: String::new(), bytes: 0, packed: false }
+        let url = format!("{}/images/sha256/{}", self.places.public_url, image.sha256);
+        Ok(Wanted { url, sha256: image.sha256, bytes: image.bytes, packed: image.kind == "gzip" })
     }
 }
 
@@ -213,7 +200,7 @@ async fn order(State(door): State<Arc<Door>>, headers: HeaderMap) -> Response {
         Ok(ordered) => ordered,
         Err(e) => return refused(e),
     };
-    let (url, image) = match door.image_of(&ordered).await {
+    let image = match door.image_of(&ordered).await {
         Ok(image) => image,
         Err(e) => return refused(e),
     };
@@ -222,13 +209,13 @@ async fn order(State(door): State<Arc<Door>>, headers: HeaderMap) -> Response {
         Some(serial) => ("auto", serial),
         None => (disk, ""),
     };
-    let seeds = ordered.order.task == OrderTask::Install && !url.is_empty();
+    let seeds = ordered.order.task == OrderTask::Install && !image.url.is_empty();
     let mut lines = String::new();
     for (name, value) in [
         ("task", ordered.order.task.as_str()),
         ("node", ordered.node.id.as_str()),
         ("attempt", &ordered.order.attempt.to_string()),
-        ("image_url", &url),
+        ("image_url", &image.url),
         ("image_sha256", &image.sha256),
         ("image_bytes", &image.bytes.to_string()),
         ("image_format", if image.packed { "raw.gz" } else { "raw" }),

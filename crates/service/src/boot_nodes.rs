@@ -382,6 +382,11 @@ fn decided(
     order: &OrderId,
     cause: &Cause,
 ) -> TxResult<BootNode> {
+    if there.state == BootState::Retired && to == BootState::Retired {
+        // nothing leads out of it, and nobody should believe that they have just retired it
+        let message = format!("boot node {} is retired already; from here nothing is allowed", there.id);
+        return Err(Error::new(Reason::IllegalTransition, message).into());
+    }
     let mut node = there.clone();
     if change.link {
         let proposed = node.proposed_machine_id.clone().ok_or_else(|| {

@@ -8,6 +8,7 @@ use proto::baremetal::v1::plan_service_client::PlanServiceClient;
 use proto::baremetal::v1::run_service_client::RunServiceClient;
 use proto::millwright::v1::engine_service_client::EngineServiceClient;
 use service::Service;
+use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::metadata::MetadataValue;
@@ -37,6 +38,22 @@ pub fn door(channel: Channel, token: Option<&str>) -> Door {
     InterceptedService::new(channel, Bearer(value))
 }
 
+/// Where machines boot and report.
+fn boot_door(service: &Service, url: &str) -> axum::Router {
+    let places = boot::script::Places {
+        public_url: url.to_owned(),
+        installer_kernel: "installer-vmlinuz".to_owned(),
+        installer_initrd: "installer-initrd".to_owned(),
+    };
+    let setup = service::BootSetup {
+        promoted_groups: ["promoted".to_owned()].into(),
+        discovered_max: 1000,
+        provider: "sim".to_owned(),
+        ..service::BootSetup::default()
+    };
+    boot::door::router(Arc::new(boot::door::Door { service: service.clone(), setup, places, leases: None }))
+}
+
 pub struct TestServer {
     pub fleet: Fleet,
     pub engine: Engine,
@@ -64,6 +81,7 @@ impl TestServer {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         engine.start().await.expect("the engine starts");
+        let serving = api::ServerOptions { beside: boot_door(&service, &url), ..serving };
         let stop = CancellationToken::new();
         let (serving_service, serving_stop) = (service.clone(), stop.clone());
         let serving = tokio::spawn(async move {

@@ -306,11 +306,12 @@ async fn back_to_first_version(store: &TestStore) {
     for column in ["customer_id", "state", "version", "created_by", "expires_at", "revoked_at", "revoked_by"] {
         statements.push_str(&format!("ALTER TABLE tokens DROP COLUMN {column};"));
     }
-    statements.push_str("DROP TABLE pins; DROP TABLE credentials; DROP INDEX machines_by_credentials;");
-    statements
-        .push_str("DROP TABLE findings; DROP TABLE images; DROP TABLE boot_nodes; DROP TABLE install_orders; DROP TABLE boot_workflows;");
-    statements
-        .push_str("DROP TABLE holds; DROP TABLE pins; DROP TABLE credentials; DROP INDEX machines_by_credentials;");
+    for table in
+        ["findings", "images", "boot_nodes", "install_orders", "boot_workflows", "holds", "pins", "credentials"]
+    {
+        statements.push_str(&format!("DROP TABLE {table};"));
+    }
+    statements.push_str("DROP INDEX machines_by_credentials;");
     statements.push_str("DELETE FROM schema_migrations WHERE version > 1");
     match &store.options {
         Options::Memory => panic!("it ends with its store"),

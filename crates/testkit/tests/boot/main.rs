@@ -1,0 +1,15 @@
+//! The acceptance suite of network boot as its users see it: machines that boot and report over plain HTTP, operators
+//! over REST, both databases beneath. What a real machine does with it is another suite's.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic)] // for tests only: what cannot be done is a failed test
+
+#[allow(dead_code)] // shared with the REST suite, which needs all of it
+#[path = "../rest/client.rs"]
+mod client;
+mod decisions;
+mod discovery;
+mod findings;
+mod history;
+mod lifecycle;
+mod reports;
+mod site;
+mod workflows;

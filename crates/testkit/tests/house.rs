@@ -21,6 +21,7 @@ const EVERYTHING: &[&str] = &[
     "ssh",
     "kube",
     "datacenter",
+    "boot",
 ];
 
 /// From the bottom up: a crate uses only crates above it in this list, and of those only the ones named.
@@ -41,9 +42,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("ssh", &["domain", "provider"]),
     ("kube", &["domain", "provider"]),
     ("datacenter", &["domain", "provider", "redfish", "ipmi", "ssh", "kube"]),
+    ("boot", &["domain"]),
     ("millwright", EVERYTHING),
     ("testkit", EVERYTHING),
-    ("bench", &["domain", "proto", "store", "provider", "reconcile", "api", "sim", "datacenter", "testkit"]),
+    ("bench", &["domain", "proto", "store", "provider", "reconcile", "api", "sim", "datacenter", "boot", "testkit"]),
 ];
 
 fn manifest(name: &str) -> String {

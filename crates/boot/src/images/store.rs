@@ -1,0 +1,336 @@
+//! Images as files in a folder, each called by the SHA-256 of its bytes: `FOLDER/sha256/HEX`. What is there is whole and
+//! on disk: bytes are written to a temporary file beside it, synced, and renamed. A crash leaves temporary files and
+//! nothing else; they are swept when the folder is opened. Whoever is adding holds a lock on its file, so that another
+//! process may open the same folder meanwhile.
+//!
+//! Everything here waits for the disk: call it where waiting is allowed.
+
+use super::{Digest, Kind};
+use rustix::fs::{Advice, AtFlags, Mode, OFlags};
+use sha2::Digest as _;
+use std::fs::File;
+use std::hash::{BuildHasher as _, RandomState};
+use std::io::{self, Read, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+const FOLDER: &str = "sha256";
+/// What temporary files are called begins so; no digest does.
+const TEMPORARY: &str = ".adding-";
+/// Read or written at a time.
+const PIECE: usize = 1 << 20;
+/// A new temporary file may be swept before it is locked; nobody is that unlucky so often.
+const TRIES: usize = 8;
+
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    #[error(
+        "the bytes have the digest {found}, not {expected} as expected; nothing was added: get the file again, or \
+         correct the digest"
+    )]
+    Mismatch { expected: Digest, found: Digest },
+    #[error("the image has more than {max} bytes, the most that is taken; nothing was added")]
+    TooLarge { max: u64 },
+    #[error("reading what is to be added: {0}; nothing was added")]
+    Source(io::Error),
+    #[error("{doing}: {reason}{}", advice(.reason))]
+    Disk { doing: String, reason: io::Error },
+}
+
+/// What can be done now.
+fn advice(reason: &io::Error) -> &'static str {
+    match reason.kind() {
+        io::ErrorKind::StorageFull => "; remove images that nothing uses, or move the folder to a larger disk",
+        io::ErrorKind::QuotaExceeded => "; remove images that nothing uses, or raise the quota of the server's user",
+        io::ErrorKind::ReadOnlyFilesystem => "; mount it writable again (after an error of the disk: check it first)",
+        io::ErrorKind::PermissionDenied => "; the server's user must be able to read and write this folder",
+        _ => "",
+    }
+}
+
+/// A folder of images.
+#[derive(Debug)]
+pub struct Store {
+    /// For messages: files are opened relative to `folder`, whatever becomes of its name.
+    path: PathBuf,
+    folder: OwnedFd,
+    bytes_max: u64,
+}
+
+/// What a list has of an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stored {
+    pub digest: Digest,
+    pub bytes: u64,
+    pub kind: Kind,
+}
+
+/// What an image's bytes are found to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verified {
+    Sound {
+        bytes: u64,
+    },
+    /// Adding the right bytes again mends it.
+    Damaged {
+        file: PathBuf,
+        bytes: u64,
+        found: Digest,
+    },
+    Missing,
+}
+
+impl Store {
+    /// Opens the folder, which is made where it is missing, for images of so many bytes each at most.
+    pub fn open(folder: &Path, bytes_max: u64) -> Result<Self, StoreError> {
+        let path = folder.join(FOLDER);
+        let opened = || {
+            std::fs::create_dir_all(folder)?;
+            let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+            let outer = rustix::fs::open(folder, flags, Mode::empty())?;
+            match rustix::fs::mkdirat(&outer, FOLDER, Mode::from_raw_mode(0o755)) {
+                Ok(()) => rustix::fs::fsync(&outer)?,
+                Err(rustix::io::Errno::EXIST) => {}
+                Err(e) => return Err(e.into()),
+            }
+            io::Result::Ok(rustix::fs::openat(&outer, FOLDER, flags | OFlags::NOFOLLOW, Mode::empty())?)
+        };
+        let fd = opened().map_err(|reason| disk("opening the image store", &path, reason))?;
+        let store = Self { path, folder: fd, bytes_max };
+        store.sweep()?;
+        Ok(store)
+    }
+
+    fn failed(&self, doing: &str, name: &str, reason: impl Into<io::Error>) -> StoreError {
+        disk(doing, &self.path.join(name), reason.into())
+    }
+
+    /// Removes what a crash has left.
+    fn sweep(&self) -> Result<(), StoreError> {
+        for name in self.entries()?.iter().filter(|name| name.starts_with(TEMPORARY)) {
+            let opened = rustix::fs::openat(&self.folder, name, READING, Mode::empty());
+            // gone, or something that we have not made: of no concern
+            let Ok(file) = opened.map(File::from) else { continue };
+            if file.try_lock().is_ok() {
+                tracing::info!(file = %self.path.join(name).display(), "removing what was left of an image half added");
+                let _ = rustix::fs::unlinkat(&self.folder, name, AtFlags::empty());
+            }
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> Result<Vec<String>, StoreError> {
+        let failed = |e| self.failed("listing the image store", "", e);
+        let mut names = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.folder).map_err(failed)? {
+            names.extend(entry.map_err(failed)?.file_name().to_str().map(str::to_owned));
+        }
+        Ok(names)
+    }
+
+    /// Begins to add an image that comes piece by piece. Dropped, it leaves nothing.
+    pub fn adding(&self) -> Result<Adding<'_>, StoreError> {
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        for _ in 0..TRIES {
+            let name = format!("{TEMPORARY}{:016x}", RandomState::new().hash_one(std::process::id()));
+            let failed = |e| self.failed("beginning to add an image as", &name, e);
+            // nobody is to write to what is called by its digest
+            let opened = rustix::fs::openat(&self.folder, &name, flags, Mode::from_raw_mode(0o444));
+            let file = match opened {
+                Ok(fd) => File::from(fd),
+                Err(rustix::io::Errno::EXIST) => continue,
+                Err(e) => return Err(failed(e.into())),
+            };
+            file.lock().map_err(failed)?;
+            if rustix::fs::fstat(&file).map_err(|e| failed(e.into()))?.st_nlink > 0 {
+                let digest = sha2::Sha256::new();
+                return Ok(Adding { store: self, name, file, digest, bytes: 0, in_place: false });
+            }
+        }
+        Err(self.failed("beginning to add an image", "", io::Error::other("somebody removes new files at once")))
+    }
+
+    /// Adds all that can be read. The same bytes again are the same file.
+    pub fn add(&self, mut from: impl Read, expected: Option<Digest>) -> Result<(Digest, u64), StoreError> {
+        let mut adding = self.adding()?;
+        let mut piece = vec![0; PIECE];
+        loop {
+            match from.read(&mut piece) {
+                Ok(0) => return adding.finish(expected),
+                Ok(read) => adding.write(&piece[..read])?,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(StoreError::Source(e)),
+            }
+        }
+    }
+
+    pub fn add_file(&self, file: &Path, expected: Option<Digest>) -> Result<(Digest, u64), StoreError> {
+        let named = |e: io::Error| StoreError::Source(io::Error::new(e.kind(), format!("{}: {e}", file.display())));
+        self.add(File::open(file).map_err(named)?, expected)
+    }
+
+    /// `None`: it is not there.
+    pub fn image(&self, digest: &Digest) -> Result<Option<Image>, StoreError> {
+        let name = digest.to_string();
+        let failed = |e: rustix::io::Errno| self.failed("opening the image", &name, e);
+        let fd = match rustix::fs::openat(&self.folder, &name, READING, Mode::empty()) {
+            Ok(fd) => fd,
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            Err(rustix::io::Errno::LOOP) => {
+                let reason = io::Error::other("it is a symbolic link, and only what lies in the store is served");
+                return Err(self.failed("opening the image", &name, reason));
+            }
+            Err(e) => return Err(failed(e)),
+        };
+        let status = rustix::fs::fstat(&fd).map_err(failed)?;
+        if rustix::fs::FileType::from_raw_mode(status.st_mode) != rustix::fs::FileType::RegularFile {
+            return Err(self.failed("opening the image", &name, io::Error::other("it is no plain file")));
+        }
+        let bytes = u64::try_from(status.st_size).unwrap_or(0);
+        Ok(Some(Image { file: File::from(fd), digest: *digest, bytes, path: self.path.join(name) }))
+    }
+
+    /// All of them, by digest. What else lies in the folder is left alone.
+    pub fn list(&self) -> Result<Vec<Stored>, StoreError> {
+        let mut digests: Vec<Digest> = self.entries()?.iter().filter_map(|name| name.parse().ok()).collect();
+        digests.sort_unstable();
+        let mut all = Vec::new();
+        for digest in digests {
+            // one that was removed just now is none
+            if let Some(image) = self.image(&digest)? {
+                all.push(Stored { digest, bytes: image.bytes, kind: Kind::of(&image)? });
+            }
+        }
+        Ok(all)
+    }
+
+    /// Answers whether it was there. Whether anything names it, the caller has seen to. Who reads it reads on.
+    pub fn remove(&self, digest: &Digest) -> Result<bool, StoreError> {
+        let name = digest.to_string();
+        let failed = |e: rustix::io::Errno| self.failed("removing the image", &name, e);
+        match rustix::fs::unlinkat(&self.folder, &name, AtFlags::empty()) {
+            Ok(()) => rustix::fs::fsync(&self.folder).map(|()| true).map_err(failed),
+            Err(rustix::io::Errno::NOENT) => Ok(false),
+            Err(e) => Err(failed(e)),
+        }
+    }
+
+    /// Reads all of it again, from the disk as far as that can be had.
+    pub fn verify(&self, digest: &Digest) -> Result<Verified, StoreError> {
+        let Some(image) = self.image(digest)? else { return Ok(Verified::Missing) };
+        // what is in memory says nothing about the disk; a file system that cannot do it changes no verdict
+        let _ = rustix::fs::fadvise(&image.file, 0, None, Advice::DontNeed);
+        let (mut sum, mut piece, mut bytes) = (sha2::Sha256::new(), vec![0; PIECE], 0);
+        loop {
+            let read = image.read_at(&mut piece, bytes)?;
+            if read == 0 {
+                break;
+            }
+            sum.update(&piece[..read]);
+            bytes += read as u64;
+        }
+        let found = Digest::from_bytes(sum.finalize().into());
+        if found == *digest {
+            return Ok(Verified::Sound { bytes });
+        }
+        Ok(Verified::Damaged { file: image.path, bytes, found })
+    }
+}
+
+/// What is opened for reading is in the folder itself, and opening it waits for nobody.
+const READING: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
+
+fn disk(doing: &str, path: &Path, reason: io::Error) -> StoreError {
+    StoreError::Disk { doing: format!("{doing} {}", path.display()), reason }
+}
+
+/// An image on its way into the store.
+#[derive(Debug)]
+pub struct Adding<'a> {
+    store: &'a Store,
+    name: String,
+    /// Locked until it is closed.
+    file: File,
+    digest: sha2::Sha256,
+    bytes: u64,
+    in_place: bool,
+}
+
+impl Adding<'_> {
+    pub fn write(&mut self, piece: &[u8]) -> Result<(), StoreError> {
+        self.bytes += piece.len() as u64;
+        if self.bytes > self.store.bytes_max {
+            return Err(StoreError::TooLarge { max: self.store.bytes_max });
+        }
+        self.digest.update(piece);
+        let failed = |e| self.store.failed("writing", &self.name, e);
+        self.file.write_all(piece).map_err(failed)
+    }
+
+    /// Puts it in place, if it is what was expected. What is there already under that digest is replaced: it may be
+    /// damaged, and these bytes are right.
+    pub fn finish(mut self, expected: Option<Digest>) -> Result<(Digest, u64), StoreError> {
+        let found = Digest::from_bytes(std::mem::take(&mut self.digest).finalize().into());
+        if let Some(expected) = expected.filter(|expected| *expected != found) {
+            return Err(StoreError::Mismatch { expected, found });
+        }
+        let failed = |e: io::Error| self.store.failed("writing", &self.name, e);
+        self.file.sync_all().map_err(failed)?;
+        let folder = &self.store.folder;
+        rustix::fs::renameat(folder, &self.name, folder, found.to_string()).map_err(|e| failed(e.into()))?;
+        self.in_place = true;
+        let failed = |e: rustix::io::Errno| self.store.failed("adding", &found.to_string(), e);
+        rustix::fs::fsync(folder).map_err(failed)?;
+        Ok((found, self.bytes))
+    }
+}
+
+impl Drop for Adding<'_> {
+    fn drop(&mut self) {
+        if !self.in_place {
+            let _ = rustix::fs::unlinkat(&self.store.folder, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// An image that is open: it can be read to its end, also when it is removed meanwhile.
+#[derive(Debug)]
+pub struct Image {
+    file: File,
+    digest: Digest,
+    bytes: u64,
+    path: PathBuf,
+}
+
+impl Image {
+    pub fn digest(&self) -> &Digest {
+        &self.digest
+    }
+
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Fills the buffer as far as there are bytes; answers how far.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize, StoreError> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.file.read_at(&mut buffer[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(disk("reading the image", &self.path, e)),
+            }
+        }
+        Ok(filled)
+    }
+}

@@ -21,6 +21,8 @@ pub enum Kind {
     Efi,
     /// iPXE: for BIOS, for UEFI, or one of its scripts.
     Ipxe,
+    /// The disk does not give its bytes: verify it.
+    Unreadable,
 }
 
 impl fmt::Display for Kind {
@@ -34,6 +36,7 @@ impl fmt::Display for Kind {
             Kind::Initrd => "initrd",
             Kind::Efi => "efi",
             Kind::Ipxe => "ipxe",
+            Kind::Unreadable => "unreadable",
         })
     }
 }

@@ -191,15 +191,20 @@ impl Store {
         Ok(Some(Image { file: File::from(fd), digest: *digest, bytes, path: self.path.join(name) }))
     }
 
-    /// All of them, by digest. What else lies in the folder is left alone.
+    /// All of them, by digest. What else lies in the folder is left alone, and hides none of them.
     pub fn list(&self) -> Result<Vec<Stored>, StoreError> {
         let mut digests: Vec<Digest> = self.entries()?.iter().filter_map(|name| name.parse().ok()).collect();
         digests.sort_unstable();
         let mut all = Vec::new();
         for digest in digests {
-            // one that was removed just now is none
-            if let Some(image) = self.image(&digest)? {
-                all.push(Stored { digest, bytes: image.bytes, kind: Kind::of(&image)? });
+            match self.image(&digest) {
+                Ok(Some(image)) => {
+                    let kind = Kind::of(&image).unwrap_or(Kind::Unreadable);
+                    all.push(Stored { digest, bytes: image.bytes, kind });
+                }
+                // removed just now
+                Ok(None) => {}
+                Err(e) => tracing::warn!(error = %e, "left out of the list of images"),
             }
         }
         Ok(all)
@@ -332,5 +337,140 @@ impl Image {
             }
         }
         Ok(filled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    const MAX: u64 = 1 << 20;
+
+    fn opened() -> (tempfile::TempDir, Store) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(folder.path(), MAX).expect("opened");
+        (folder, store)
+    }
+
+    /// What the folder holds, as the file system has it.
+    fn files(folder: &tempfile::TempDir) -> Vec<String> {
+        let entries = std::fs::read_dir(folder.path().join(FOLDER)).expect("a folder");
+        let mut names: Vec<String> =
+            entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+        names.sort();
+        names
+    }
+
+    /// Of `abc`, from FIPS 180-2.
+    const ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    #[test]
+    fn an_image_is_kept_once_by_its_digest() {
+        let (folder, store) = opened();
+        let digest: Digest = ABC.parse().expect("a digest");
+        assert_eq!(store.add(&b"abc"[..], Some(digest)).expect("added"), (digest, 3));
+        assert_eq!(store.add(&b"abc"[..], None).expect("again"), (digest, 3));
+        assert_eq!(files(&folder), [ABC]);
+        assert_eq!(std::fs::read(folder.path().join(FOLDER).join(ABC)).expect("read"), b"abc");
+        assert_eq!(store.list().expect("listed"), [Stored { digest, bytes: 3, kind: Kind::Raw }]);
+        assert!(store.remove(&digest).expect("removed") && !store.remove(&digest).expect("removed"));
+        assert!(store.image(&digest).expect("looked").is_none() && files(&folder).is_empty());
+    }
+
+    #[test]
+    fn another_digest_than_expected_adds_nothing_and_says_both() {
+        let (folder, store) = opened();
+        let expected: Digest = "00".repeat(32).parse().expect("a digest");
+        let said = store.add(&b"abc"[..], Some(expected)).expect_err("refused").to_string();
+        assert!(said.contains(ABC) && said.contains(&expected.to_string()), "{said}");
+        assert!(files(&folder).is_empty());
+    }
+
+    #[test]
+    fn what_is_too_large_breaks_off_or_is_given_up_leaves_nothing() {
+        struct Breaks(usize);
+        impl Read for Breaks {
+            fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+                self.0 += 1;
+                if self.0 > 3 { Err(io::Error::other("the cable")) } else { Ok(buffer.len().min(100)) }
+            }
+        }
+        let (folder, store) = opened();
+        let too_large = store.add(io::repeat(7), None).expect_err("refused");
+        assert!(matches!(too_large, StoreError::TooLarge { max: MAX }), "{too_large}");
+        assert!(store.add(io::repeat(7).take(MAX), None).is_ok());
+        let broken = store.add(Breaks(0), None).expect_err("refused").to_string();
+        assert!(broken.contains("the cable") && broken.contains("nothing was added"), "{broken}");
+        let mut adding = store.adding().expect("begun");
+        adding.write(b"half of it").expect("written");
+        assert_eq!(files(&folder).len(), 2);
+        drop(adding);
+        assert_eq!(files(&folder).len(), 1);
+        let missing = store.add_file(Path::new("/nowhere/image"), None).expect_err("refused").to_string();
+        assert!(missing.contains("/nowhere/image"), "{missing}");
+    }
+
+    #[test]
+    fn what_somebody_is_adding_is_not_swept() {
+        let (folder, store) = opened();
+        let mut adding = store.adding().expect("begun");
+        adding.write(b"abc").expect("written");
+        std::fs::write(folder.path().join(FOLDER).join(".adding-dead"), b"left by a crash").expect("written");
+        Store::open(folder.path(), MAX).expect("opened again");
+        assert_eq!(files(&folder), [adding.name.clone()]);
+        adding.finish(None).expect("added");
+        assert_eq!(files(&folder), [ABC]);
+    }
+
+    #[test]
+    fn damage_is_found_and_mended_by_adding_again() {
+        let (folder, store) = opened();
+        let (digest, _) = store.add(&b"abc"[..], None).expect("added");
+        assert_eq!(store.verify(&digest).expect("read"), Verified::Sound { bytes: 3 });
+        let file = folder.path().join(FOLDER).join(ABC);
+        std::fs::remove_file(&file).expect("removed");
+        assert_eq!(store.verify(&digest).expect("read"), Verified::Missing);
+        std::fs::write(&file, b"abd").expect("written");
+        match store.verify(&digest).expect("read") {
+            Verified::Damaged { file: named, bytes: 3, found } if found != digest => assert_eq!(named, file),
+            other => panic!("{other:?}"),
+        }
+        store.add(&b"abc"[..], None).expect("added");
+        assert_eq!(store.verify(&digest).expect("read"), Verified::Sound { bytes: 3 });
+    }
+
+    #[test]
+    fn only_plain_files_in_the_folder_itself_are_images() {
+        let (folder, store) = opened();
+        let outside = folder.path().join("outside");
+        std::fs::write(&outside, b"abc").expect("written");
+        let [link, directory, pipe] = ["aa", "bb", "cc"].map(|two| two.repeat(32));
+        let at = |name: &str| folder.path().join(FOLDER).join(name);
+        symlink(&outside, at(&link)).expect("linked");
+        std::fs::create_dir(at(&directory)).expect("made");
+        rustix::fs::mknodat(rustix::fs::CWD, at(&pipe), rustix::fs::FileType::Fifo, Mode::from_raw_mode(0o644), 0)
+            .expect("made");
+        for name in [link, directory, pipe] {
+            let refused = store.image(&name.parse().expect("a digest")).expect_err("refused").to_string();
+            assert!(refused.contains(&name), "{refused}");
+        }
+        let (digest, _) = store.add(&b"abc"[..], None).expect("added");
+        assert_eq!(store.list().expect("listed"), [Stored { digest, bytes: 3, kind: Kind::Raw }]);
+        // nor is the folder itself taken when it is a link
+        let elsewhere = tempfile::tempdir().expect("a folder");
+        symlink(folder.path().join(FOLDER), elsewhere.path().join(FOLDER)).expect("linked");
+        assert!(Store::open(elsewhere.path(), MAX).is_err());
+    }
+
+    #[test]
+    fn an_open_image_outlives_its_removal() {
+        let (_folder, store) = opened();
+        let (digest, _) = store.add(&b"abc"[..], None).expect("added");
+        let image = store.image(&digest).expect("opened").expect("is there");
+        store.remove(&digest).expect("removed");
+        let mut bytes = [0; 10];
+        assert_eq!(image.read_at(&mut bytes, 1).expect("read"), 2);
+        assert_eq!(&bytes[..2], b"bc");
     }
 }

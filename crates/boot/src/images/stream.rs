@@ -2,7 +2,8 @@
 //! the same, is copied where the connection stands: handing each piece to another thread would cost more than the copy.
 //! What is not is read by a few threads that may wait for the disk.
 //!
-//! All readers together hold a bounded amount of memory: the more there are, the smaller is the piece that each has.
+//! All readers together hold a bounded amount of memory: the more of it is held, by readers who have not taken their
+//! piece yet, the smaller is the next piece that anybody gets.
 
 use super::StoreError;
 use super::store::Image;
@@ -12,14 +13,16 @@ use rustix::io::{Errno, ReadWriteFlags};
 use std::future::Future;
 use std::io::{self, IoSliceMut};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// For the pieces of all readers together; with so many readers that the smallest pieces are more, those.
+/// For the pieces of all readers together. When it is used up, each more gets one of the smallest.
 const MEMORY: usize = 8 << 20;
 const PIECE_MIN: usize = 16 << 10;
 const PIECE_MAX: usize = 256 << 10;
+/// A piece is this part of the memory that is left, or less: many get one before the smallest must do.
+const SHARE: usize = 16;
 /// Reads that wait for the disk at the same time.
 const DISK_READS: usize = 16;
 
@@ -47,11 +50,6 @@ impl Streams {
     pub fn open(&self) -> usize {
         self.places_max - self.places.available_permits()
     }
-
-    fn piece(&self) -> usize {
-        let share = MEMORY / self.open().max(1);
-        (1 << share.ilog2()).clamp(PIECE_MIN, PIECE_MAX)
-    }
 }
 
 pub(super) struct Place {
@@ -59,28 +57,56 @@ pub(super) struct Place {
     _permit: OwnedSemaphorePermit,
 }
 
-/// Buffers that were given back, all of one size: the last one given back is still in the processor's cache.
 #[derive(Debug, Default)]
-struct Buffers(Mutex<Vec<Box<[u8]>>>);
+struct Buffers(Mutex<Held>);
+
+/// The buffers there are. What is lent and what is spare together is no more than [`MEMORY`], unless that much is lent.
+#[derive(Debug, Default)]
+struct Held {
+    lent: usize,
+    /// The last one that was given back is at the end: it is still in the processor's cache.
+    spare: Vec<Box<[u8]>>,
+    spare_bytes: usize,
+}
+
+impl Held {
+    /// How large the next one is.
+    fn next(&self) -> usize {
+        let share = MEMORY.saturating_sub(self.lent) / SHARE;
+        share.checked_ilog2().map_or(0, |log| 1 << log).clamp(PIECE_MIN, PIECE_MAX)
+    }
+
+    fn reuse(&mut self, size: usize) -> Option<Box<[u8]>> {
+        let at = self.spare.iter().rposition(|one| one.len() == size)?;
+        self.spare_bytes -= size;
+        Some(self.spare.remove(at))
+    }
+}
 
 impl Buffers {
-    fn take(self: &Arc<Self>, size: usize) -> Buffer {
-        let spare = {
-            let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            if spare.last().is_some_and(|one| one.len() != size) {
-                spare.clear();
-            }
-            spare.pop()
-        };
+    fn held(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(self: &Arc<Self>) -> Buffer {
+        let mut held = self.held();
+        let size = held.next();
+        let spare = held.reuse(size);
+        held.lent += size;
+        while held.lent + held.spare_bytes > MEMORY && !held.spare.is_empty() {
+            held.spare_bytes -= held.spare.remove(0).len();
+        }
+        drop(held);
         let bytes = spare.unwrap_or_else(|| vec![0; size].into_boxed_slice());
         Buffer { bytes, filled: 0, home: self.clone() }
     }
 
     fn give_back(&self, bytes: Box<[u8]>) {
-        let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = spare.last().is_none_or(|one| one.len() == bytes.len());
-        if fits && (spare.len() + 1) * bytes.len() <= MEMORY {
-            spare.push(bytes);
+        let mut held = self.held();
+        held.lent -= bytes.len();
+        if held.lent + held.spare_bytes + bytes.len() <= MEMORY {
+            held.spare_bytes += bytes.len();
+            held.spare.push(bytes);
         }
     }
 }
@@ -157,9 +183,8 @@ impl Stream {
             self.reading = None;
             return Poll::Ready(read);
         }
-        let piece = self.place.streams.piece();
-        let wanted = usize::try_from(self.end - self.at).unwrap_or(usize::MAX).min(piece);
-        let mut buffer = self.place.streams.buffers.take(piece);
+        let mut buffer = self.place.streams.buffers.take();
+        let wanted = usize::try_from(self.end - self.at).unwrap_or(usize::MAX).min(buffer.bytes.len());
         if self.can_tell {
             match self.read_at_once(&mut buffer, wanted) {
                 Ok(Some(read)) => {
@@ -239,17 +264,30 @@ mod tests {
 
     #[test]
     fn pieces_shrink_so_that_all_readers_fit() {
-        let streams = Arc::new(Streams::new(2000));
-        let (mut places, mut last) = (Vec::new(), PIECE_MAX);
-        while let Some(place) = streams.place() {
-            places.push(place);
-            let piece = streams.piece();
-            assert!(piece <= last && piece.is_power_of_two());
-            assert!(piece == PIECE_MIN || places.len() * piece <= MEMORY, "{} of {piece}", places.len());
-            last = piece;
+        let buffers = Arc::new(Buffers::default());
+        let (mut lent, mut last) = (Vec::new(), PIECE_MAX);
+        for readers in 1..=2000 {
+            lent.push(buffers.take());
+            let size = lent[readers - 1].bytes.len();
+            assert!(size <= last && size.is_power_of_two());
+            let all: usize = lent.iter().map(|buffer| buffer.bytes.len()).sum();
+            assert!(all <= MEMORY + readers * PIECE_MIN, "{readers} hold {all}");
+            last = size;
         }
-        assert_eq!((places.len(), last), (2000, PIECE_MIN));
-        places.pop();
+        assert_eq!(last, PIECE_MIN);
+        // some have to be small before much is used
+        assert!(lent.iter().filter(|buffer| buffer.bytes.len() == PIECE_MAX).count() >= SHARE);
+        drop(lent);
+        assert_eq!(buffers.take().bytes.len(), PIECE_MAX);
+    }
+
+    #[test]
+    fn as_many_read_as_there_are_places() {
+        let streams = Arc::new(Streams::new(2));
+        let two = [streams.place(), streams.place()];
+        assert!(two.iter().all(Option::is_some) && streams.place().is_none());
+        assert_eq!(streams.open(), 2);
+        drop(two);
         assert!(streams.place().is_some());
     }
 
@@ -290,21 +328,27 @@ mod tests {
     }
 
     #[test]
-    fn buffers_are_used_again_and_few_are_kept() {
+    fn buffers_are_used_again_and_what_is_kept_is_bounded() {
         let buffers = Arc::new(Buffers::default());
-        let count = || buffers.0.lock().expect("a lock").len();
-        let two = [buffers.take(PIECE_MAX), buffers.take(PIECE_MAX)];
-        drop(two);
-        assert_eq!(count(), 2);
-        let again = buffers.take(PIECE_MAX);
-        assert_eq!(count(), 1);
-        // another size: the old ones are of no use
-        drop(buffers.take(PIECE_MIN));
-        assert_eq!(count(), 1);
+        let all = || {
+            let held = buffers.held();
+            let spare: usize = held.spare.iter().map(|one| one.len()).sum();
+            assert_eq!(spare, held.spare_bytes);
+            (held.lent, spare)
+        };
+        let first = buffers.take();
+        let at = first.bytes.as_ptr();
+        drop(first);
+        assert_eq!(all(), (0, PIECE_MAX));
+        let again = buffers.take();
+        assert_eq!((again.bytes.as_ptr(), all()), (at, (PIECE_MAX, 0)));
         drop(again);
-        assert_eq!(count(), 1);
-        let many: Vec<Buffer> = (0..2 * MEMORY / PIECE_MIN).map(|_| buffers.take(PIECE_MIN)).collect();
+        let many: Vec<Buffer> = (0..1000).map(|_| buffers.take()).collect();
+        assert!(all().0 > MEMORY && all().1 == 0);
         drop(many);
-        assert_eq!(count() * PIECE_MIN, MEMORY);
+        assert!(all().0 == 0 && all().1 <= MEMORY);
+        // small ones that are spare make room for large ones that are needed
+        let large: Vec<Buffer> = (0..20).map(|_| buffers.take()).collect();
+        assert!(all().0 + all().1 <= MEMORY && large[0].bytes.len() == PIECE_MAX);
     }
 }

@@ -100,13 +100,14 @@ impl Images {
         let tag = format!("\"{digest}\"");
         let verdict = judge(headers, is_get, &tag, length);
         let mut answer = Response::builder().header(ETAG, tag).header(ACCEPT_RANGES, "bytes");
-        answer = answer.header(CACHE_CONTROL, if by_name { ASK_AGAIN } else { FOR_EVER });
+        let keep = if by_name { ASK_AGAIN } else { FOR_EVER };
         if by_name {
             answer = answer.header(CONTENT_LOCATION, format!("{PATH}{BY_DIGEST}{digest}"));
         }
         let (status, first, end) = match verdict {
             Verdict::NotModified => {
-                return finish(answer.status(StatusCode::NOT_MODIFIED).header(CONTENT_LENGTH, length), Body::empty());
+                let answer = answer.status(StatusCode::NOT_MODIFIED).header(CACHE_CONTROL, keep);
+                return finish(answer.header(CONTENT_LENGTH, length), Body::empty());
             }
             Verdict::Failed => {
                 return say(answer, StatusCode::PRECONDITION_FAILED, format!("the image here is {digest}"));
@@ -130,8 +131,9 @@ impl Images {
         } else {
             Body::empty()
         };
-        let answer = answer.status(status).header(CONTENT_TYPE, "application/octet-stream");
-        finish(answer.header(CONTENT_LENGTH, end - first), body)
+        // of a refusal nothing is kept
+        let answer = answer.status(status).header(CACHE_CONTROL, keep).header(CONTENT_LENGTH, end - first);
+        finish(answer.header(CONTENT_TYPE, "application/octet-stream"), body)
     }
 
     /// The image, and whether it was asked for by a name; or the refusal.

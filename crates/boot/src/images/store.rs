@@ -86,7 +86,7 @@ impl Store {
     pub fn open(folder: &Path, bytes_max: u64) -> Result<Self, StoreError> {
         let path = folder.join(FOLDER);
         let opened = || {
-            std::fs::create_dir_all(folder)?;
+            make(folder)?;
             let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
             let outer = rustix::fs::open(folder, flags, Mode::empty())?;
             match rustix::fs::mkdirat(&outer, FOLDER, Mode::from_raw_mode(0o755)) {
@@ -241,6 +241,18 @@ impl Store {
         }
         Ok(Verified::Damaged { file: image.path, bytes, found })
     }
+}
+
+/// Makes a folder, and those above it that are missing, with their names on disk: an image in a folder whose name is
+/// lost is lost.
+fn make(folder: &Path) -> io::Result<()> {
+    let missing: Vec<&Path> = folder.ancestors().take_while(|above| !above.exists()).collect();
+    std::fs::create_dir_all(folder)?;
+    for made in missing.into_iter().filter(|made| !made.as_os_str().is_empty()) {
+        let above = made.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(above)?.sync_all()?;
+    }
+    Ok(())
 }
 
 /// What is opened for reading is in the folder itself, and opening it waits for nobody.

@@ -82,6 +82,7 @@ fn conditions_and_names_are_kept() {
     assert_eq!(header(&by_name, "content-location", &[]).as_deref(), Some(path.as_str()));
     assert!(header(&by_digest, "cache-control", &[]).is_some_and(|value| value.contains("immutable")));
     assert_eq!(header(&by_name, "cache-control", &[]).as_deref(), Some("no-cache"));
+    assert_eq!(header(&by_digest, "cache-control", &["--range", "10000-"]), None, "a refusal is not kept");
     assert_eq!(get(&server.url("/images/nobody"), &[]).0, 404);
     let (status, said) = get(&server.url("/images/lost"), &[]);
     assert!(status == 404 && String::from_utf8_lossy(&said).contains("not stored"), "{status}");

@@ -21,6 +21,8 @@ pub enum Section {
     Restart,
     /// Sweeps over 5,000 BMCs, some of them dead; inspect beside curl; TLS
     Hardware,
+    /// Image bytes to 64 readers beside nginx; memory as readers grow
+    Images,
     /// The release binary; with --build also the incremental build
     Size,
 }
@@ -71,6 +73,9 @@ pub struct Options {
     /// Also time the incremental debug build (section size)
     #[arg(long)]
     pub build: bool,
+    /// Serve the images of a folder until the input ends, for the section that measures it
+    #[arg(long, value_name = "DIR", hide = true)]
+    pub serve_images: Option<PathBuf>,
 }
 
 /// Slices of each load; loads that are compared take turns.
@@ -79,6 +84,11 @@ const SLICES: u32 = 4;
 impl Options {
     pub fn wants(&self, section: Section) -> bool {
         self.sections.is_empty() || self.sections.contains(&section)
+    }
+
+    /// Images are served by this very program, as the product does.
+    pub fn needs_the_product(&self) -> bool {
+        self.sections != [Section::Images]
     }
 
     pub fn kinds(&self) -> Vec<Kind> {

@@ -142,9 +142,7 @@ impl Server {
 
     /// Resident memory, in bytes.
     pub fn resident(&self) -> Outcome<f64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
-        let kib = status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.trim().strip_suffix("kB")?.trim().parse().ok());
-        kib.map(|kib: f64| kib * 1024.0).ok_or_else(|| "no VmRSS".into())
+        resident(self.pid())
     }
 
     /// `kill -9`: it gets no chance to write anything more.
@@ -198,6 +196,13 @@ impl Metrics {
         let name = domain::metric::COMMIT_BATCH.name;
         (self.get(&format!("{name}_sum")), self.get(&format!("{name}_count")))
     }
+}
+
+/// Resident memory of a process, in bytes.
+pub fn resident(pid: u32) -> Outcome<f64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+    let kib = status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.trim().strip_suffix("kB")?.trim().parse().ok());
+    kib.map(|kib: f64| kib * 1024.0).ok_or_else(|| "no VmRSS".into())
 }
 
 /// Processor time of a process so far: every thread's nanoseconds, and the process's ticks, which also have

@@ -2,4 +2,7 @@
 //! binary.
 
 pub mod door;
+pub mod images;
+pub mod line;
+pub mod port;
 pub mod script;

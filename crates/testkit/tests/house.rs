@@ -45,7 +45,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("boot", &["domain", "service", "api"]),
     ("millwright", EVERYTHING),
     ("testkit", EVERYTHING),
-    ("bench", &["domain", "proto", "store", "provider", "reconcile", "api", "sim", "datacenter", "testkit"]),
+    ("bench", &["domain", "proto", "store", "provider", "reconcile", "api", "sim", "datacenter", "boot", "testkit"]),
 ];
 
 fn manifest(name: &str) -> String {

@@ -9,6 +9,7 @@
 mod backup;
 mod filter;
 mod grpc;
+mod images;
 mod json;
 mod kubeconfig;
 mod lists;

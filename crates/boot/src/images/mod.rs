@@ -1,0 +1,17 @@
+//! Images: kernels, initrds, boot loaders and disk images, kept by the digest of their bytes and served to machines
+//! that boot or install.
+
+mod http;
+mod kind;
+mod name;
+mod names;
+mod range;
+mod store;
+mod stream;
+
+pub use http::{Images, Options};
+pub use kind::Kind;
+pub use name::{Digest, ImageName, Malformed};
+pub use names::{Names, NamesInMemory};
+pub use range::{Part, part};
+pub use store::{Adding, Image, Store, StoreError, Stored, Verified};

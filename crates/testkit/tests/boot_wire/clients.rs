@@ -11,7 +11,11 @@ const SCRIPT: &str = r#"#!/bin/sh
 folder=${0%/*}
 case $1 in
     deconfig) ip address flush dev "$interface" ;;
-    bound | renew) ip address flush dev "$interface"; ip address add "$ip/$mask" dev "$interface" ;;
+    bound | renew)
+        ip address flush dev "$interface"
+        ip address add "$ip/$mask" dev "$interface"
+        [ -z "$router" ] || ip route replace default via "$router" dev "$interface"
+        ;;
 esac
 env >"$folder/$1.new"
 mv "$folder/$1.new" "$folder/$1"

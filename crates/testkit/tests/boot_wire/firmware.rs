@@ -206,3 +206,16 @@ fn uefi_loads_ipxe_by_http_from_the_only_server() {
         service.stop().await;
     });
 }
+
+#[test]
+fn uefi_loads_ipxe_by_http_beside_another_server() {
+    privately(|| async {
+        let _other = OtherServer::on_a_bridge().await;
+        let (web, service) = (Web::new().await, world().start(Mode::Proxy).await.expect("it starts"));
+        let machine = Machine::on(Firmware::UefiHttp).await;
+        fetches(&web, &machine, "/images/ipxe.efi").await;
+        fetches(&web, &machine, "/boot.ipxe").await;
+        assert_eq!(service.counted(Count::TftpReceived), 0);
+        service.stop().await;
+    });
+}

@@ -130,4 +130,12 @@ impl Host {
         ip(&format!("link set {here} up")).await;
         self.ip(&format!("link set {there} up")).await;
     }
+
+    /// A wire between two other hosts.
+    pub async fn wire_to(&self, own: &str, other: &Host, its: &str) {
+        let (one, two) = (self.process(), other.process());
+        ip(&format!("link add {own} netns {one} type veth peer name {its} netns {two}")).await;
+        self.ip(&format!("link set {own} up")).await;
+        other.ip(&format!("link set {its} up")).await;
+    }
 }

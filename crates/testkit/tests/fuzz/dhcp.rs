@@ -94,7 +94,7 @@ fn dhcp() {
     Fuzz::new("dhcp", module_path!())
         .words(["PXEClient", "HTTPClient", "iPXE", "PXEClient:Arch:00007:UNDI:003016", "\x34\x01\x03", "\x35\x01\x03"])
         .seeds(seeds)
-        .inputs(20_000)
+        .inputs(6_000)
         .run(|| {
             let mut only = service(Mode::Authoritative(vec![pool()]));
             let mut proxy = service(Mode::Proxy);

@@ -32,7 +32,7 @@ fn tftp() {
             b"\0\x04\0\x01",
             b"\0\x05\0\x08aborted\0",
         ])
-        .inputs(20_000)
+        .inputs(6_000)
         .run(|| |input: &[u8]| judged(input));
 }
 

@@ -3,14 +3,15 @@
 # load_modules: by what the devices call themselves. A loaded driver may show further devices, so again until none come.
 load_modules() {
     modprobe -q scsi_mod scan=sync
+    echo none >$RUN/aliases
     round=0
     while [ $round -lt 6 ]; do
         find /sys/devices -name modalias -exec cat {} + 2>/dev/null |
-            grep -E '^(pci|virtio|scsi|vmbus|acpi|platform):' | sort -u >$RUN/aliases.new
-        if cmp -s $RUN/aliases.new $RUN/aliases; then break; fi
-        mv $RUN/aliases.new $RUN/aliases
-        # one by one: of several, the first that is not known would end it
-        while read -r alias; do modprobe -q -b "$alias" 2>/dev/null; done <$RUN/aliases
+            grep -E '^(pci|virtio|scsi|vmbus|acpi|platform):' | sort -u >$RUN/aliases.now
+        grep -vxF -f $RUN/aliases $RUN/aliases.now >$RUN/aliases.new || break
+        # together: the tables are read once
+        xargs modprobe -q -b -a <$RUN/aliases.new 2>/dev/null
+        mv $RUN/aliases.now $RUN/aliases
         round=$((round + 1))
     done
 }

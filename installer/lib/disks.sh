@@ -80,17 +80,17 @@ disk_list() {
     echo "the disks here:${seen:-; none}" | sed 's/:;/:/'
 }
 
-# settle_disks: until no more come for a while. Some controllers take their time.
+# settle_disks: until no more come for three seconds. Some controllers take their time; none at all is waited for longer.
 settle_disks() {
     calm=0 waited=0 before=
-    while [ $calm -lt 3 ] && [ $waited -lt 60 ]; do
+    while [ $waited -lt 120 ]; do
         now=$(disks)
-        if [ -n "$now" ] && [ "$now" = "$before" ]; then calm=$((calm + 1)); else calm=0; fi
+        if [ "$now" = "$before" ]; then calm=$((calm + 1)); else calm=0; fi
         before=$now
-        # none at all is not waited for so long
-        if [ -z "$now" ] && [ $waited -ge 20 ]; then break; fi
+        if [ -n "$now" ] && [ $calm -ge 6 ]; then break; fi
+        if [ -z "$now" ] && [ $calm -ge 40 ]; then break; fi
         waited=$((waited + 1))
-        sleep 1
+        sleep 0.5
     done
 }
 

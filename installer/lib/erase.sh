@@ -37,12 +37,20 @@ take_samples() {
     done <$RUN/offsets
 }
 
-# while_running PID: reports until it has ended. Of an overwriting, how far it is; a device does not say.
+# while_running PID: reports until it has ended, or has taken too long. Of an overwriting, how far it is; a device does
+# not say.
 while_running() {
+    begun=$(cut -d . -f 1 /proc/uptime)
     while kill -0 "$1" 2>/dev/null; do
-        sleep 2
+        sleep 0.5
+        due || continue
         at=0
-        [ "$overwriting" = no ] || at=$(sed -n 's/^pos:[^0-9]*//p' "/proc/$(cat $RUN/eraser.pid)/fdinfo/1" 2>/dev/null)
+        if [ "$overwriting" = yes ]; then
+            at=$(sed -n 's/^pos:[^0-9]*//p' "/proc/$(cat $RUN/eraser.pid)/fdinfo/1" 2>/dev/null)
+        elif [ $((told_at - begun)) -ge $DEVICE_SECONDS ]; then
+            echo "not done within $DEVICE_SECONDS seconds" >>$RUN/device.said
+            kill -9 "$1" 2>/dev/null
+        fi
         progress "$(percent $((erased_bytes + $(number "$at" "$from"))) "$all_bytes" 1 99)" || { kill -9 "$1" 2>/dev/null; return 1; }
     done
 }

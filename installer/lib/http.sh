@@ -56,9 +56,14 @@ report() {
     answer_reason=$(json_text reason <$RUN/answer)
 }
 
-# order_closed: whether the last answer says that there is nothing more to do here
+# order_closed: whether the last answer says that there is nothing more to do here: so by its reason, or because the
+# node is in a state in which nobody may touch its disks
 order_closed() {
-    [ "$answer_state" = install_failed ] || [ "$answer_reason" = ORDER_CLOSED ]
+    [ "$answer_reason" != ORDER_CLOSED ] || return 0
+    case $answer_state in
+        install_failed | discovered | installed | active | retired) return 0 ;;
+    esac
+    return 1
 }
 
 stop() {

@@ -104,25 +104,33 @@ have_read() {
     sed -n 's/^rchar: //p' "/proc/$(cat "$RUN/$1.pid" 2>/dev/null)/io" 2>/dev/null
 }
 
+# due: whether it is time for another report; about every two seconds
+due() {
+    now=$(cut -d . -f 1 /proc/uptime)
+    [ $now -ge $((${told_at:-0} + 2)) ] || return 1
+    told_at=$now
+}
+
 # watch_writing: reports until the writer has ended. Gives a silent connection up, so that it is taken up again.
 watch_writing() {
-    came=0 silent=0 shown=-10
+    came=0 came_at=$(cut -d . -f 1 /proc/uptime) shown=-10
     while [ ! -s $RUN/writer.status ]; do
-        sleep 2
-        now=$(number "$(have_read downloaded)" $came)
-        if [ "$now" = "$came" ]; then silent=$((silent + 2)); else silent=0; fi
-        came=$now
-        if [ $silent -ge $STALL ] && [ "$came" -lt "$order_image_bytes" ]; then
+        sleep 0.5
+        due || continue
+        count=$(number "$(have_read downloaded)" $came)
+        [ "$count" = $came ] || came_at=$told_at
+        came=$count
+        if [ $((told_at - came_at)) -ge $STALL ] && [ $came -lt "$order_image_bytes" ]; then
             say "no bytes for $STALL seconds"
             kill_by connection
-            silent=0
+            came_at=$told_at
         fi
-        done_now=$(percent "$came" "$order_image_bytes" 1 70)
-        if [ "$done_now" -ge $((shown + 10)) ]; then
+        done_now=$(percent $came "$order_image_bytes" 1 70)
+        if [ $done_now -ge $((shown + 10)) ]; then
             say "writing: $came of $order_image_bytes bytes"
             shown=$done_now
         fi
-        progress "$done_now" || { stop_writing; return 1; }
+        progress $done_now || { stop_writing; return 1; }
     done
 }
 
@@ -183,9 +191,10 @@ read_back() {
     # counted by the hash's process: its end is that of the whole
     read_disk "$written_bytes" 2>$RUN/read.error | sh -c 'echo $$ >"$1/read.pid"; exec sha256sum' sha256sum $RUN >$RUN/read.sha256 &
     while [ ! -s $RUN/read.sha256 ]; do
-        sleep 2
-        now=$(number "$(have_read read)" "$written_bytes")
-        progress "$(percent "$now" "$written_bytes" 70 97)" || return 1
+        sleep 0.5
+        due || continue
+        count=$(number "$(have_read read)" "$written_bytes")
+        progress "$(percent "$count" "$written_bytes" 70 97)" || return 1
     done
     found=$(reading read sha256)
     if [ "$found" != "$written" ]; then

@@ -60,7 +60,7 @@ network_up() {
     waited=0
     until find_card; do
         waited=$((waited + 1))
-        if [ $waited -ge 30 ]; then
+        if [ $waited -ge 150 ]; then
             seen=
             for candidate in $(cards); do seen="$seen $candidate=$(card_mac "$candidate")"; done
             which="with a link"
@@ -68,7 +68,7 @@ network_up() {
             fail "there is no network card $which; there are:${seen:- none}"
             return 1
         fi
-        sleep 1
+        sleep 0.2
     done
     ip link set "$card" up
     say "network card $card ($mac)"

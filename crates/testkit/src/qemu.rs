@@ -102,6 +102,7 @@ pub struct Plan {
     mac: String,
     disks: Vec<Disk>,
     more: Vec<String>,
+    from_network: bool,
     reboots: bool,
 }
 
@@ -116,6 +117,7 @@ impl Plan {
             mac: mac.into(),
             disks: Vec::new(),
             more: Vec::new(),
+            from_network: false,
             reboots: false,
         }
     }
@@ -133,6 +135,13 @@ impl Plan {
     pub fn tap(mut self, network: &Netns, tap: &str) -> Self {
         self.network = vec![format!("tap,id=n0,ifname={tap},script=no,downscript=no")];
         self.enter = Some(network.flag());
+        self
+    }
+
+    /// Its firmware boots from the network card first: BIOS by the iPXE in the card's ROM, UEFI by its own PXE client.
+    #[must_use]
+    pub fn from_network(mut self) -> Self {
+        self.from_network = true;
         self
     }
 
@@ -213,7 +222,7 @@ impl Plan {
         let rom =
             if self.firmware == Firmware::Uefi || self.more.iter().any(|a| a == "-kernel") { ",romfile=" } else { "" };
         all.extend(["-netdev".into(), self.network.join(",")]);
-        all.extend(["-device".into(), format!("virtio-net-pci,netdev=n0,mac={},bootindex=1{rom}", self.mac)]);
+        all.extend(["-device".into(), format!("virtio-net-pci,netdev=n0,mac={}{boot}", self.mac)]);
         if self.disks.iter().any(|d| d.device.contains("bus=ahci.")) {
             all.extend(["-device".into(), "ahci,id=ahci".into()]);
         }

@@ -69,7 +69,7 @@ impl Bench {
     pub fn booted(&self, words: &str) -> Plan {
         let built = testkit::installer::folder();
         let words = format!(
-            "console=ttyS0 quiet millwright.url={} BOOTIF=01-{} millwright.pause=1 {words}",
+            "console=ttyS0 quiet no_timer_check millwright.url={} BOOTIF=01-{} millwright.pause=1 {words}",
             self.standin.url(),
             MAC.replace(':', "-")
         );

@@ -10,6 +10,7 @@ mod discover;
 mod erase;
 mod fixture;
 mod install;
+mod network;
 mod refusals;
 mod seed;
 mod standin;

@@ -44,14 +44,14 @@ while_running() {
     while kill -0 "$1" 2>/dev/null; do
         sleep 0.5
         due || continue
-        at=0
         if [ "$overwriting" = yes ]; then
-            at=$(sed -n 's/^pos:[^0-9]*//p' "/proc/$(cat $RUN/eraser.pid)/fdinfo/1" 2>/dev/null)
+            # once it has ended, it is where it was seen last
+            reached=$(number "$(sed -n 's/^pos:[^0-9]*//p' "/proc/$(cat $RUN/eraser.pid 2>/dev/null)/fdinfo/1" 2>/dev/null)" "$reached")
         elif [ $((told_at - begun)) -ge $DEVICE_SECONDS ]; then
             echo "not done within $DEVICE_SECONDS seconds" >>$RUN/device.said
             kill -9 "$1" 2>/dev/null
         fi
-        progress "$(percent $((erased_bytes + $(number "$at" "$from"))) "$all_bytes" 1 99)" || { kill -9 "$1" 2>/dev/null; return 1; }
+        progress "$(percent $((erased_bytes + reached)) "$all_bytes" 1 99)" || { kill -9 "$1" 2>/dev/null; return 1; }
     done
 }
 
@@ -148,6 +148,8 @@ overwrite() {
     say "$1: overwriting $bytes bytes"
     while [ $from -lt "$bytes" ]; do
         length=$((bytes - from < RANGE ? bytes - from : RANGE))
+        reached=$from
+        rm -f $RUN/eraser.pid
         head -c $length /dev/zero | sh -c 'echo $$ >"$1/eraser.pid"; exec dd of="/dev/$2" bs=1M iflag=fullblock oflag=seek_bytes seek="$3" conv=notrunc,fsync 2>"$1/eraser.said"' \
             dd $RUN "$1" $from &
         worker=$!
@@ -177,7 +179,7 @@ judge() {
 
 # erase_disk NAME: its evidence is in $proof, whatever comes of it
 erase_disk() {
-    name=$1 ways= ranges= way= samples= verified=false from=0
+    name=$1 ways= ranges= way= samples= verified=false reached=0
     sample_offsets "$1" >$RUN/offsets
     take_samples "$1" >$RUN/before
     erased=no

@@ -218,9 +218,12 @@ impl Plan {
         if !self.reboots {
             all.push("-no-reboot".into());
         }
-        // the firmware's own network boot where it has one; a ROM on the card would come first
-        let rom =
-            if self.firmware == Firmware::Uefi || self.more.iter().any(|a| a == "-kernel") { ",romfile=" } else { "" };
+        // the card's ROM only where it is what boots: UEFI has a network boot of its own
+        let boot = match (self.from_network, self.firmware) {
+            (true, Firmware::Bios) => ",bootindex=1",
+            (true, Firmware::Uefi) => ",bootindex=1,romfile=",
+            (false, _) => ",romfile=",
+        };
         all.extend(["-netdev".into(), self.network.join(",")]);
         all.extend(["-device".into(), format!("virtio-net-pci,netdev=n0,mac={}{boot}", self.mac)]);
         if self.disks.iter().any(|d| d.device.contains("bus=ahci.")) {

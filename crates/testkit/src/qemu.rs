@@ -65,13 +65,13 @@ impl Disk {
         Self::on(raw(file), format!("ide-hd,bus=ahci.{port},serial={serial}"))
     }
 
-    /// A virtio disk whose operations of a kind (QEMU's blkdebug events: `write_aio`, `read_aio`) fail with an I/O error,
-    /// all or those that touch a sector.
-    pub fn failing(file: &Path, serial: &str, event: &str, sector: Option<u64>) -> Self {
-        let at = sector.map_or_else(String::new, |sector| format!(",file.inject-error.0.sector={sector}"));
+    /// A virtio disk that fails with an I/O error whenever it is to `read` or to `write` (as said) something that holds a
+    /// sector.
+    pub fn failing(file: &Path, serial: &str, operation: &str, sector: u64) -> Self {
         let drive = format!(
             "format=raw,cache=unsafe,werror=report,rerror=report,file.driver=blkdebug,file.image.driver=file,\
-             file.image.filename={},file.inject-error.0.event={event},file.inject-error.0.errno=5{at}",
+             file.image.filename={},file.inject-error.0.event=none,file.inject-error.0.iotype={operation},\
+             file.inject-error.0.errno=5,file.inject-error.0.sector={sector}",
             file.display()
         );
         Self::on(drive, format!("virtio-blk-pci,serial={serial}"))

@@ -86,7 +86,7 @@ fn a_disk_that_cannot_be_erased_is_a_failure_with_evidence() {
     let file = bench.file("disk");
     std::fs::write(&file, noise(2 * MIB)).expect("a disk");
     order(&bench, &[]);
-    let serial = bench.run_plan(bench.installer().disk(Disk::failing(&file, "OLD1", "write_aio", Some(2048))));
+    let serial = bench.run_plan(bench.installer().disk(Disk::failing(&file, "OLD1", "write", 2048)));
     let error = bench.failure(&serial);
     assert!(error.starts_with("overwriting vda from byte 0 failed: ") && error.contains("I/O error"), "{error}");
     let evidence = &bench.standin.reported("failed")[0]["evidence"];

@@ -48,7 +48,7 @@ fn a_disk_that_cannot_be_written_is_a_failed_install() {
     let bench = Bench::new();
     let disk = bench.disk("disk", 4 * MIB);
     bench.install(&noise(2 * MIB), &[]);
-    let plan = bench.installer().disk(Disk::failing(&disk, "DISK0", "write_aio", Some(2048)));
+    let plan = bench.installer().disk(Disk::failing(&disk, "DISK0", "write", 2048));
     let serial = bench.run_plan(plan);
     let error = bench.failure(&serial);
     assert!(error.starts_with("writing to vda failed: ") && error.contains("I/O error"), "{error}");
@@ -60,7 +60,7 @@ fn a_disk_that_cannot_be_read_again_is_a_failed_install() {
     let bench = Bench::new();
     let disk = bench.disk("disk", 4 * MIB);
     bench.install(&noise(2 * MIB), &[]);
-    let plan = bench.installer().disk(Disk::failing(&disk, "DISK0", "read_aio", Some(3000)));
+    let plan = bench.installer().disk(Disk::failing(&disk, "DISK0", "read", 3000));
     let serial = bench.run_plan(plan);
     let error = bench.failure(&serial);
     assert!(

@@ -49,6 +49,7 @@ impl CredentialService for Credentials {
             passphrase: Secret::new(r.passphrase),
             kubeconfig: Secret::new(r.kubeconfig),
             certificates: r.certificates,
+            user_data: Secret::new(r.user_data),
         };
         let set = self.0.set_credential(&call, new).await.map_err(to_status)?;
         Ok(Response::new(shown(&set)))

@@ -246,7 +246,7 @@ async fn seed(State(door): State<Arc<Door>>, Path(file): Path<String>, headers: 
             let id = &ordered.order.id;
             text(StatusCode::OK, format!("instance-id: {id}\nlocal-hostname: {hostname}\n"))
         }
-        "user-data" => match door.user_data(&ordered, &token) {
+        "user-data" => match door.user_data(&ordered, &token).await {
             Ok(data) => text(StatusCode::OK, data),
             Err(e) => refused(e),
         },
@@ -259,7 +259,11 @@ async fn seed(State(door): State<Arc<Door>>, Path(file): Path<String>, headers: 
 }
 
 impl Door {
-    fn user_data(&self, ordered: &Ordered, token: &str) -> Result<String, Error> {
+    /// What the order names, else what its workflow says, else nothing that cloud-init would trip over.
+    async fn user_data(&self, ordered: &Ordered, token: &str) -> Result<String, Error> {
+        if let Some(named) = self.service.user_data(ordered).await? {
+            return Ok(named.reveal().to_owned());
+        }
         let template = ordered.workflow.as_ref().filter(|w| !w.template.is_empty());
         match template {
             Some(workflow) => {

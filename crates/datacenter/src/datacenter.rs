@@ -17,7 +17,9 @@ use domain::hardware::BootOverride;
 use domain::machine::MachineSpec;
 use domain::plan::{RebootMode, RmaAction, StepKind};
 use kube::Cluster;
-use provider::{BootControl, ClusterControl, Exec, ImageControl, Inspect, Keyring, Management, PowerControl, Provider};
+use provider::{
+    BootControl, ClusterControl, Exec, ImageControl, Inspect, Keyring, Management, Netboot, PowerControl, Provider,
+};
 use ssh::{Host, Places};
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -31,6 +33,8 @@ pub struct Datacenter {
 pub(crate) struct Inner {
     pub options: Options,
     pub keyring: Arc<dyn Keyring>,
+    /// None: machines are not installed by network boot.
+    pub netboot: Option<Arc<dyn Netboot>>,
     pub redfish: Arc<Lanes>,
     pub ipmi: Arc<Lanes>,
     pub ssh: Arc<Lanes>,
@@ -58,6 +62,15 @@ const JUMPS_MAX: usize = 10_000;
 
 impl Datacenter {
     pub fn new(options: Options, keyring: Arc<dyn Keyring>) -> Self {
+        Self::made(options, keyring, None)
+    }
+
+    /// One that also installs machines by network boot, where they have a boot node.
+    pub fn with_netboot(options: Options, keyring: Arc<dyn Keyring>, netboot: Arc<dyn Netboot>) -> Self {
+        Self::made(options, keyring, Some(netboot))
+    }
+
+    fn made(options: Options, keyring: Arc<dyn Keyring>, netboot: Option<Arc<dyn Netboot>>) -> Self {
         let lanes = |calls| Arc::new(Lanes::new(&options, calls));
         Self {
             inner: Arc::new(Inner {
@@ -76,6 +89,7 @@ impl Datacenter {
                 boots: Kept::new(MACHINES_MAX),
                 options,
                 keyring,
+                netboot,
             }),
         }
     }
@@ -112,11 +126,16 @@ impl Provider for Datacenter {
             StepKind::Repave { image, .. } => match self.inner.options.images.get(image) {
                 Some(Image::Media { .. }) => bmc().or_else(ssh),
                 Some(Image::Script { .. }) => ssh(),
+                // whoever starts a run knows whether network boot has it
+                None if self.inner.netboot.is_some() => bmc(),
                 None => Some(format!("there is no image {image:?} in the configuration's [images]")),
             },
             StepKind::Rma { action: RmaAction::Shutdown, .. } => bmc(),
             StepKind::Rma { .. } | StepKind::Verify { .. } | StepKind::Net { .. } => None,
         }
+    }
+    fn knows_image(&self, image: &str) -> bool {
+        self.inner.netboot.is_none() || self.inner.options.images.contains_key(image)
     }
     fn management(&self) -> Option<&dyn Management> {
         Some(self)

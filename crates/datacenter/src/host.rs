@@ -62,7 +62,11 @@ impl Inner {
     async fn ssh_login(&self, target: &Target) -> ProviderResult<(String, SshLogin)> {
         let wanted = |credential| match credential {
             Credential::Ssh(login) => Some(login),
-            Credential::Bmc(_) | Credential::BmcChanging { .. } | Credential::Kubeconfig(_) | Credential::Ca(_) => None,
+            Credential::Bmc(_)
+            | Credential::BmcChanging { .. }
+            | Credential::Kubeconfig(_)
+            | Credential::Ca(_)
+            | Credential::UserData(_) => None,
         };
         self.login(target, "ssh", wanted).await
     }

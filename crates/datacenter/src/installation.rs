@@ -1,4 +1,5 @@
-//! Installing an image: with an installer in the BMC's virtual drive, or with a script on the host as it is.
+//! Installing an image: with an installer in the BMC's virtual drive, or with a script on the host as it is. By network
+//! boot it is done in `network_install`; what was begun is remembered here for all three.
 //! What was begun is durable before anything is touched, so that whoever looks later can tell what came of it.
 
 use crate::datacenter::{Datacenter, Inner};
@@ -26,16 +27,26 @@ pub(crate) struct Installation {
     pub image: String,
     /// What told the system apart that was there before: what comes up with another is a new one. Once closed:
     /// what tells the system apart that is there now, for the next installation.
-    before: String,
-    state: Begun,
+    /// By network boot: when the BMC says that it was last reset before it was told to boot.
+    pub before: String,
+    pub state: Begun,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Begun {
+pub(crate) enum Begun {
     /// The BMC is being made ready; the machine runs on as it was, and all of it can be done again.
     Preparing,
     Media,
     Script,
+    /// By network boot: an order is opened, and the machine not yet told to boot; all of it can be done again.
+    /// `sets_boot`: where it boots from is set for the sake of this, and taken back at its end.
+    Ordering {
+        sets_boot: bool,
+    },
+    /// By network boot: it may have been told.
+    Network {
+        sets_boot: bool,
+    },
     /// It was seen to be there, or was given up.
     Closed,
 }
@@ -43,9 +54,13 @@ enum Begun {
 const PREPARING: &str = "preparing";
 const MEDIA: &str = "media";
 const SCRIPT: &str = "script";
+const ORDERING: &str = "ordering";
+const ORDERING_SETS: &str = "ordering+boot";
+const NETWORK: &str = "network";
+const NETWORK_SETS: &str = "network+boot";
 const CLOSED: &str = "closed";
 /// What nobody could tell before.
-const NOTHING: &str = "-";
+pub(crate) const NOTHING: &str = "-";
 
 impl Installation {
     /// Operations, images and machine ids have no spaces.
@@ -54,6 +69,10 @@ impl Installation {
             Begun::Preparing => PREPARING,
             Begun::Media => MEDIA,
             Begun::Script => SCRIPT,
+            Begun::Ordering { sets_boot: false } => ORDERING,
+            Begun::Ordering { sets_boot: true } => ORDERING_SETS,
+            Begun::Network { sets_boot: false } => NETWORK,
+            Begun::Network { sets_boot: true } => NETWORK_SETS,
             Begun::Closed => CLOSED,
         };
         format!("{state} {} {} {}", self.operation, self.image, self.before)
@@ -65,6 +84,10 @@ impl Installation {
             PREPARING => Begun::Preparing,
             MEDIA => Begun::Media,
             SCRIPT => Begun::Script,
+            ORDERING => Begun::Ordering { sets_boot: false },
+            ORDERING_SETS => Begun::Ordering { sets_boot: true },
+            NETWORK => Begun::Network { sets_boot: false },
+            NETWORK_SETS => Begun::Network { sets_boot: true },
             CLOSED => Begun::Closed,
             _ => return None,
         };
@@ -73,11 +96,26 @@ impl Installation {
         words.next().is_none().then_some(begun)
     }
 
-    /// Whether the system may be another at any moment.
+    /// Whether the system may be another at any moment. By network boot its order says so.
     pub fn is_open(&self) -> bool {
         match self.state {
             Begun::Media | Begun::Script => true,
-            Begun::Preparing | Begun::Closed => false,
+            Begun::Preparing | Begun::Ordering { .. } | Begun::Network { .. } | Begun::Closed => false,
+        }
+    }
+
+    /// Whether where it boots from is set for the sake of this.
+    pub fn sets_boot(&self) -> bool {
+        match self.state {
+            Begun::Ordering { sets_boot } | Begun::Network { sets_boot } => sets_boot,
+            Begun::Preparing | Begun::Media | Begun::Script | Begun::Closed => false,
+        }
+    }
+
+    pub fn is_by_network(&self) -> bool {
+        match self.state {
+            Begun::Ordering { .. } | Begun::Network { .. } => true,
+            Begun::Preparing | Begun::Media | Begun::Script | Begun::Closed => false,
         }
     }
 }
@@ -112,7 +150,7 @@ impl Inner {
     }
 
     /// In the place of what was read: what has been begun since is newer than whatever we make of the old one.
-    async fn remember(
+    pub async fn remember(
         &self,
         target: &Target,
         read: Option<&Installation>,
@@ -125,7 +163,7 @@ impl Inner {
     }
 
     /// The same, where nothing may be touched unless it is remembered. Overtaken is a no: look, and begin again.
-    async fn must_remember(
+    pub async fn must_remember(
         &self,
         target: &Target,
         read: Option<&Installation>,
@@ -144,6 +182,9 @@ impl Inner {
             let Some(begun) = self.begun(target).await?.filter(|begun| begun.state != Begun::Closed) else {
                 return Ok(());
             };
+            if begun.is_by_network() {
+                return self.forget_network(target, why).await;
+            }
             let closed = Installation { state: Begun::Closed, image: NOTHING.to_owned(), ..begun.clone() };
             match self.remember(target, Some(&begun), &closed, why).await? {
                 Swap::Kept => return Ok(()),
@@ -217,8 +258,8 @@ impl Inner {
     /// How an installation goes that was begun and is not on the disk.
     pub async fn going(&self, target: &Target, begun: &Installation) -> ProviderResult<Going> {
         match begun.state {
-            Begun::Media | Begun::Closed => return Ok(Going::On),
-            Begun::Preparing => return Ok(Going::NotBegun),
+            Begun::Media | Begun::Network { .. } | Begun::Closed => return Ok(Going::On),
+            Begun::Preparing | Begun::Ordering { .. } => return Ok(Going::NotBegun),
             Begun::Script => {}
         }
         let Ok(reached) = self.host(target, For::Work).await else { return Ok(Going::On) };
@@ -243,7 +284,11 @@ impl Inner {
     fn image(&self, name: &str) -> ProviderResult<&Image> {
         self.options.images.get(name).ok_or_else(|| {
             let known: Vec<&String> = self.options.images.keys().collect();
-            let message = format!("there is no image {name:?}; configured in [images]: {known:?}");
+            let otherwise = match &self.netboot {
+                Some(_) => ", and by network boot this machine cannot be installed with it",
+                None => "",
+            };
+            let message = format!("there is no image {name:?}; configured in [images]: {known:?}{otherwise}");
             ProviderError::because(Reason::InvalidField, FailureClass::InvalidInput, message)
         })
     }
@@ -266,14 +311,14 @@ pub(crate) fn image_of(host: &HostIdentity, begun: Option<&Installation>) -> Opt
     let ours = match begun.state {
         Begun::Closed => said.is_empty() || said == begun.operation,
         Begun::Media | Begun::Script => said == begun.operation || (said.is_empty() && differs),
-        Begun::Preparing => false,
+        Begun::Preparing | Begun::Ordering { .. } | Begun::Network { .. } => false,
     };
     let operation = if ours { begun.operation.clone() } else { said.to_owned() };
     Some(Install { image: image.to_owned(), operation })
 }
 
 /// A disk is overwritten only on a machine that is known to be the one that is meant.
-fn must_be_known(target: &Target) -> ProviderResult<()> {
+pub(crate) fn must_be_known(target: &Target) -> ProviderResult<()> {
     if target.spec.serial_number.is_empty() && target.spec.system_uuid.is_empty() {
         let message = format!(
             "machine {} has neither serial number nor system UUID in its record, so nobody can tell whether this is the \
@@ -286,7 +331,7 @@ fn must_be_known(target: &Target) -> ProviderResult<()> {
 }
 
 /// That nobody says another name is not enough: whoever has the disk must have said this one.
-fn must_confirm(target: &Target, who: &str, serial_number: &str, system_uuid: &str) -> ProviderResult<()> {
+pub(crate) fn must_confirm(target: &Target, who: &str, serial_number: &str, system_uuid: &str) -> ProviderResult<()> {
     if confirms(&target.spec, serial_number, system_uuid) {
         return Ok(());
     }
@@ -303,6 +348,9 @@ fn must_confirm(target: &Target, who: &str, serial_number: &str, system_uuid: &s
 impl ImageControl for Datacenter {
     async fn install(&self, target: &Target, image: &str, user_data_ref: &str, op: &Operation) -> ProviderResult<Ack> {
         let inner = &self.inner;
+        if let Some(netboot) = inner.by_network(target, image).await? {
+            return inner.install_by_network(netboot.as_ref(), target, image, user_data_ref, op).await;
+        }
         let how = inner.image(image)?.clone();
         must_be_known(target)?;
         let earlier = inner.begun(target).await?;
@@ -389,6 +437,7 @@ impl ImageControl for Datacenter {
         };
         match begun.state {
             Begun::Closed => return Ok(Ack::Done),
+            Begun::Ordering { .. } | Begun::Network { .. } => return inner.abort_network(target, op, &begun).await,
             Begun::Preparing | Begun::Media => inner.take_out(target).await?,
             Begun::Script => {
                 let reached = inner.host(target, For::Work).await?;
@@ -406,7 +455,10 @@ mod tests {
 
     #[test]
     fn what_was_begun_is_read_as_it_was_written() {
-        for state in [Begun::Preparing, Begun::Media, Begun::Script, Begun::Closed] {
+        let by_network = [true, false]
+            .into_iter()
+            .flat_map(|sets_boot| [Begun::Ordering { sets_boot }, Begun::Network { sets_boot }]);
+        for state in [Begun::Preparing, Begun::Media, Begun::Script, Begun::Closed].into_iter().chain(by_network) {
             let begun =
                 Installation { operation: "exe_1.repave.1".into(), image: "u-24".into(), before: "id".into(), state };
             assert_eq!(Installation::parse(&begun.text()), Some(begun.clone()));

@@ -10,6 +10,7 @@ mod installation;
 mod kept;
 mod lane;
 mod management;
+mod network_install;
 mod options;
 mod steps;
 mod sweep;

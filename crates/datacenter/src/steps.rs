@@ -62,7 +62,7 @@ impl PowerControl for Datacenter {
     }
 }
 
-async fn hard_restart(bmc: &dyn provider::Bmc, target: &Target) -> ProviderResult<Ack> {
+pub(crate) async fn hard_restart(bmc: &dyn provider::Bmc, target: &Target) -> ProviderResult<Ack> {
     match bmc.power(PowerAction::ForceRestart).await {
         Err(e) if e.reason() == Reason::CapabilityMissing => {
             target.notes.add(format!("{} cannot reset: its power is cycled", bmc.name()));

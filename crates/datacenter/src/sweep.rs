@@ -6,8 +6,10 @@ use crate::installation::{Going, Installation, image_of};
 use crate::lane::For;
 use async_trait::async_trait;
 use domain::Reason;
+use domain::stage::FailureClass;
 use provider::{
-    Bmc as _, BmcState, FailedInstall, Inspect, Inspection, Install, PowerState, ProviderError, ProviderResult, Target,
+    Bmc as _, BmcState, FailedInstall, Inspect, Inspection, Install, NetbootOrder, PowerState, ProviderError,
+    ProviderResult, Standing, Target,
 };
 use ssh::HostIdentity;
 use tokio::time::Instant;
@@ -20,7 +22,7 @@ pub(crate) struct Reading {
 }
 
 /// What was found out about the system on a machine.
-enum System {
+pub(crate) enum System {
     /// There is no way to ask.
     NotAsked,
     Down,
@@ -45,7 +47,11 @@ impl Inspect for Datacenter {
 impl Inner {
     async fn look(&self, target: &Target, whom: For) -> ProviderResult<Inspection> {
         let begun = self.begun(target).await?;
-        let (bmc, system) = tokio::join!(self.bmc_state(target, whom), self.system(target, whom, begun.as_ref()));
+        // before the system is read: what that proves is newer than what the installer has said
+        let order = self.network_order(target, begun.as_ref()).await?;
+        let renewed = self.renewed(begun.as_ref(), order.as_ref());
+        let (bmc, system) =
+            tokio::join!(self.bmc_state(target, whom), self.system(target, whom, begun.as_ref(), renewed));
         let (bmc, system) = (bmc?, system?);
         let power = match (&bmc, &system) {
             (Some(bmc), _) => bmc.power,
@@ -56,7 +62,10 @@ impl Inner {
                 return Err(ProviderError::unreachable(&what, "its system does not answer, and it has no BMC to ask"));
             }
         };
-        let now = self.disk(target, &system, begun, whom).await?;
+        let now = match order {
+            Some(order) => self.network_disk(target, bmc.as_ref(), &system, begun, order, whom).await?,
+            None => self.disk(target, &system, begun, whom).await?,
+        };
         let last_reset = bmc.as_ref().map_or(String::new(), |bmc| bmc.last_reset.clone());
         let (bmc_serial, bmc_uuid) =
             bmc.as_ref().map_or((String::new(), String::new()), |b| (b.serial_number.clone(), b.system_uuid.clone()));
@@ -85,6 +94,7 @@ impl Inner {
             installed: now.installed,
             disk_read: now.read,
             installing: now.installing,
+            install_note: now.note,
             failed_install: now.failed,
         })
     }
@@ -97,11 +107,30 @@ impl Inner {
         Ok(Some(self.controller(target, whom).await?.state().await?))
     }
 
-    async fn system(&self, target: &Target, whom: For, begun: Option<&Installation>) -> ProviderResult<System> {
+    /// Whether the system there may rightly be another than the one that is known.
+    fn renewed(&self, begun: Option<&Installation>, order: Option<&NetbootOrder>) -> bool {
+        let written = |order: &NetbootOrder| match order.standing {
+            Standing::Written { .. } => begun.is_some_and(|begun| begun.operation == order.operation),
+            Standing::Ordered { .. }
+            | Standing::Booting { .. }
+            | Standing::Installing { .. }
+            | Standing::Installed
+            | Standing::Failed { .. }
+            | Standing::CalledOff => false,
+        };
+        begun.is_some_and(Installation::is_open) || order.is_some_and(written)
+    }
+
+    async fn system(
+        &self,
+        target: &Target,
+        whom: For,
+        begun: Option<&Installation>,
+        in_hand: bool,
+    ) -> ProviderResult<System> {
         if target.spec.ssh_endpoint.is_empty() {
             return Ok(System::NotAsked);
         }
-        let in_hand = begun.is_some_and(Installation::is_open);
         if whom == For::Sweep && !in_hand && self.known(target, begun).is_some() {
             return match self.answers(target, whom).await {
                 Ok(()) => Ok(System::Up),
@@ -127,7 +156,7 @@ impl Inner {
         (reading.at.elapsed() < self.options.host_reading).then_some(reading)
     }
 
-    async fn disk(
+    pub async fn disk(
         &self,
         target: &Target,
         system: &System,
@@ -189,7 +218,8 @@ impl Inner {
                 if is_there(&disk) {
                     return Ok(disk);
                 }
-                Ok(Disk { failed: Some(FailedInstall { operation, why }), ..disk })
+                let class = FailureClass::Transient;
+                Ok(Disk { failed: Some(FailedInstall { operation, why, class }), ..disk })
             }
         }
     }
@@ -201,11 +231,13 @@ fn shown_by(target: &Target, begun: Option<&Installation>) -> String {
 }
 
 #[derive(Default)]
-struct Disk {
-    read: bool,
-    installed: Option<Install>,
-    installing: Option<Install>,
-    failed: Option<FailedInstall>,
+pub(crate) struct Disk {
+    pub read: bool,
+    pub installed: Option<Install>,
+    pub installing: Option<Install>,
+    pub failed: Option<FailedInstall>,
+    /// What is to be said of what is being installed.
+    pub note: String,
 }
 
 /// A system that could not be read: down, closed to us, or not asked at all, which a person should be told.

@@ -12,7 +12,7 @@ use crate::words::words;
 
 words!(
     /// What a credential opens.
-    CredentialKind { Bmc = "bmc", Ssh = "ssh", Kubeconfig = "kubeconfig", Ca = "ca" });
+    CredentialKind { Bmc = "bmc", Ssh = "ssh", Kubeconfig = "kubeconfig", Ca = "ca", UserData = "user-data" });
 
 /// An opened credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +28,8 @@ pub enum Credential {
     Kubeconfig(Secret),
     /// Certificates that sign those of BMCs, in PEM. Not secret, but as worth keeping from change.
     Ca(String),
+    /// What cloud-init is given at the first boot of what was installed. It mostly holds keys and tokens.
+    UserData(Secret),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +54,7 @@ impl Credential {
             Credential::Ssh(_) => CredentialKind::Ssh,
             Credential::Kubeconfig(_) => CredentialKind::Kubeconfig,
             Credential::Ca(_) => CredentialKind::Ca,
+            Credential::UserData(_) => CredentialKind::UserData,
         }
     }
 }
@@ -155,6 +158,7 @@ impl Credential {
                 private_key_form("private_key", login.private_key.reveal())
             }
             Credential::Kubeconfig(text) => sized("kubeconfig", text.reveal(), limits::KUBECONFIG_MAX),
+            Credential::UserData(text) => sized("user_data", text.reveal(), limits::USER_DATA_MAX),
             Credential::Ca(pem) => {
                 sized("certificates", pem, limits::CERTIFICATES_MAX)?;
                 if pem_blocks(pem, "CERTIFICATE") == 0 {

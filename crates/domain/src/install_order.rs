@@ -120,6 +120,8 @@ pub struct InstallOrder {
     pub opened_by: String,
     /// The run that follows it, and the step in whose log the installer's lines belong.
     pub run: Option<(RunId, String)>,
+    /// Of the attempt of that step; empty: no run has opened it.
+    pub operation: String,
     pub opened_at: Timestamp,
     /// The attempt that is being made, or is made at the next boot; from 1.
     pub attempt: u32,
@@ -135,6 +137,8 @@ pub struct InstallOrder {
     /// What an erasure proves itself by, as JSON.
     pub evidence: String,
     pub closed: Option<(Timestamp, Closing)>,
+    /// When it first asked what to boot after it was installed, and was sent to its disk.
+    pub disk_boot_at: Option<Timestamp>,
 }
 
 impl InstallOrder {
@@ -143,6 +147,11 @@ impl InstallOrder {
             OrderState::Open => true,
             OrderState::Closed => false,
         }
+    }
+
+    /// The image or workflow that it was asked for by.
+    pub fn names(&self) -> &str {
+        if self.image.is_empty() { &self.workflow_id } else { &self.image }
     }
 
     /// When the attempt under way was last heard of.

@@ -28,6 +28,7 @@ pub const PASSWORD_MAX: usize = 1024;
 pub const PRIVATE_KEY_MAX: usize = 32 * 1024;
 pub const KUBECONFIG_MAX: usize = 256 * 1024;
 pub const CERTIFICATES_MAX: usize = 256 * 1024;
+pub const USER_DATA_MAX: usize = 64 * 1024;
 /// What a step's or a run's message is cut to: providers can be talkative.
 pub const MESSAGE_MAX: usize = 1024;
 pub const COMMENT_MAX: usize = 2048;

@@ -6,13 +6,15 @@ use crate::id::MachineId;
 use crate::identity::another_machine;
 use crate::mac::MacAddress;
 use crate::machine::MachineSpec;
+use crate::plan::{BootMode, Step, StepKind};
+use crate::step::{StepState, StepStatus};
 
 /// A machine that shares an identifier with a boot node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub id: MachineId,
     pub spec: MachineSpec,
-    /// A run has just told it to boot from the network.
+    /// A run has just told it to boot from the network ([`told_to_netboot`]).
     pub expected: bool,
     /// Another boot node is linked to it already.
     pub taken: bool,
@@ -26,6 +28,27 @@ pub enum Link {
     Proposed(MachineId),
     /// Several machines, or one of which something else contradicts: for a person to sort out.
     Conflict(String),
+}
+
+/// Whether the steps of a run have had its machine boot from the network: of those that are done, the last one that
+/// says where it boots from says so. A step that has only begun may not have done anything; and one that installs over
+/// the network has a boot node already.
+pub fn told_to_netboot(steps: &[Step], states: &[StepStatus]) -> bool {
+    let done = |step: &&Step| states.iter().any(|s| s.name == step.name && s.state == StepState::Succeeded);
+    let set = |step: &Step| match step.kind {
+        StepKind::Netboot { mode, .. } => Some(mode),
+        StepKind::Ssh { .. }
+        | StepKind::Reboot { .. }
+        | StepKind::Repave { .. }
+        | StepKind::Join { .. }
+        | StepKind::Verify { .. }
+        | StepKind::Net { .. }
+        | StepKind::Rma { .. } => None,
+    };
+    match steps.iter().filter(done).filter_map(set).next_back() {
+        Some(BootMode::Pxe | BootMode::Http) => true,
+        Some(BootMode::Disk | BootMode::Cd) | None => false,
+    }
 }
 
 /// `candidates` are the machines that hold its MAC, its UUID (in either byte order) or its serial number.
@@ -106,6 +129,30 @@ mod tests {
         let (a, mut b) = (candidate("S1", "", &[]), candidate("", UUID, &[]));
         b.id = MachineId::from_text("m-2");
         assert!(matches!(link(&mac(), &claims("S1", UUID), &[a, b]), Link::Conflict(_)));
+    }
+
+    #[test]
+    fn only_a_step_that_is_done_has_told_it_to_boot_from_the_network() {
+        let step = |name: &str, kind| Step { name: name.into(), timeout_seconds: None, max_retries: None, kind };
+        let netboot = |name: &str, mode| step(name, StepKind::Netboot { mode, persistent: false });
+        let reboot = step("reboot", StepKind::Reboot { mode: crate::plan::RebootMode::Bmc });
+        let steps = [netboot("first", BootMode::Pxe), reboot, netboot("last", BootMode::Disk)];
+        let told = |states: [StepState; 3]| {
+            let states: Vec<StepStatus> = steps
+                .iter()
+                .zip(states)
+                .map(|(s, state)| StepStatus { state, ..StepStatus::waiting(&s.name) })
+                .collect();
+            told_to_netboot(&steps, &states)
+        };
+        use StepState::{Failed, Running, Succeeded, Waiting};
+        assert!(!told([Waiting, Waiting, Waiting]));
+        assert!(!told([Running, Waiting, Waiting]), "it may not have done anything yet");
+        assert!(!told([Failed, Waiting, Waiting]));
+        assert!(told([Succeeded, Running, Waiting]));
+        assert!(told([Succeeded, Succeeded, Running]));
+        assert!(!told([Succeeded, Succeeded, Succeeded]), "it was told otherwise since");
+        assert!(!told_to_netboot(&steps[1..2], &[StepStatus { state: Succeeded, ..StepStatus::waiting("reboot") }]));
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub(crate) fn order(task: OrderTask, attempt: u32, started: bool) -> InstallOrde
         user_data_ref: String::new(),
         opened_by: "root".into(),
         run: None,
+        operation: String::new(),
         opened_at: THEN,
         attempt,
         offered_at: None,
@@ -29,6 +30,7 @@ pub(crate) fn order(task: OrderTask, attempt: u32, started: bool) -> InstallOrde
         log_tail: String::new(),
         evidence: String::new(),
         closed: None,
+        disk_boot_at: None,
     }
 }
 

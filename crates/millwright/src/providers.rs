@@ -21,11 +21,13 @@ pub fn configured(
     data: &Path,
     ambient: &Arc<dyn Ambient>,
     vault: &Vault,
+    netboot: Arc<dyn provider::Netboot>,
 ) -> Result<Providers, String> {
     let mut providers = Providers::default();
     if config.datacenter.enabled {
         let keyring = Arc::new(vault.clone());
-        providers = providers.with(DATACENTER, Arc::new(Datacenter::new(datacenter_options(config)?, keyring)));
+        let datacenter = Datacenter::with_netboot(datacenter_options(config)?, keyring, netboot);
+        providers = providers.with(DATACENTER, Arc::new(datacenter));
     }
     let mut simulated: Vec<(String, Provider)> = Vec::new();
     for (name, provider) in &config.providers {

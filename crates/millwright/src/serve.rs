@@ -12,7 +12,7 @@ use clap::Args;
 use engine::{Engine, EngineOptions};
 use provider::Providers;
 use reconcile::{Reconciler, ReconcilerOptions};
-use service::{Call, CallerLimits, NewMachine, Service, Vault};
+use service::{Call, CallerLimits, NetbootOrders, NewMachine, Service, Vault};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -178,7 +178,8 @@ impl Server {
             .map_err(|e| format!("opening the database: {e}"))?
             .map_err(|e| e.to_string())?;
         let vault = open_vault(config, &data, &store).await;
-        let providers = providers::configured(config, options.sim.is_some(), &data.path, &ambient, &vault)?;
+        let netboot = Arc::new(NetbootOrders::new(store.clone()));
+        let providers = providers::configured(config, options.sim.is_some(), &data.path, &ambient, &vault, netboot)?;
         let first_start = data.is_new();
         let instance = data.instance_id(|| ambient.uuid().to_string())?;
         let workflow = Arc::new(RunWorkflow::new(providers.clone()));

@@ -23,7 +23,7 @@ pub mod millwright {
 }
 
 /// Fields that hold secrets, whatever the message: their values are never told, not even in an error.
-pub const SECRET_FIELDS: [&str; 5] = ["password", "private_key", "passphrase", "kubeconfig", "secret"];
+pub const SECRET_FIELDS: [&str; 6] = ["password", "private_key", "passphrase", "kubeconfig", "user_data", "secret"];
 
 /// The descriptors of all files above, for reflection, JSON and the compatibility check.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -5,6 +5,7 @@ use async_trait::async_trait;
 use domain::hardware::BootOverride;
 use domain::machine::MachineSpec;
 use domain::plan::{BootMode, Capability, RebootMode, StepKind};
+use domain::stage::FailureClass;
 use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,8 @@ pub struct Inspection {
     pub disk_read: bool,
     /// The installation under way, if any.
     pub installing: Option<Install>,
+    /// What is to be said of that: how far it is; or, to whoever did not begin it, what ends it. Empty: nothing.
+    pub install_note: String,
     /// The last installation, if it went wrong and nothing has been installed since.
     pub failed_install: Option<FailedInstall>,
 }
@@ -45,6 +48,8 @@ pub struct FailedInstall {
     /// [`Operation::key`] of the act that began it.
     pub operation: String,
     pub why: String,
+    /// Whether another attempt may help.
+    pub class: FailureClass,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -304,6 +309,12 @@ pub trait Provider: Send + Sync {
     /// What a machine's record lacks for a step of this kind, in words. `None`: nothing.
     fn lacks(&self, _spec: &MachineSpec, _step: &StepKind) -> Option<String> {
         None
+    }
+
+    /// Whether it knows by itself how an image of this name gets onto a machine. What it does not know may still be
+    /// installed by network boot.
+    fn knows_image(&self, _image: &str) -> bool {
+        true
     }
 
     /// The server stops: whatever is kept open out there is closed, as far as it answers.

@@ -5,6 +5,7 @@ mod bmc;
 mod capability;
 mod error;
 mod keyring;
+mod netboot;
 mod registry;
 mod target;
 
@@ -16,5 +17,6 @@ pub use capability::{
 };
 pub use error::{Ack, ProviderError, ProviderResult};
 pub use keyring::{Because, Keyring, Pin, Swap};
+pub use netboot::{Netboot, NetbootOrder, Offer, Standing};
 pub use registry::Providers;
 pub use target::{By, Notes, Operation, Target};

@@ -475,6 +475,7 @@ fn open(tx: &mut Tx<'_>, node: &BootNode, task: OrderTask, order: &OrderId, caus
         image: String::new(),
         user_data_ref: String::new(),
         run: None,
+        operation: String::new(),
     };
     workflow::install::order(tx, node, &new, cause)
 }

@@ -5,18 +5,20 @@ use crate::boot_nodes::{fresh, mac_of, not_found};
 use crate::report_tokens::{self, Attempt};
 use crate::{Service, workflows};
 use domain::boot_decision::{Serve, Setup, decide};
-use domain::boot_node::{BOOTED, BOOTED_AGAIN, BootNode, Claims};
+use domain::boot_node::{BOOTED, BOOTED_AGAIN, BootNode, BootState, Claims};
 use domain::boot_workflow::BootWorkflow;
+use domain::credential::Credential;
 use domain::finding::FindingKind;
 use domain::identity::{tells, uuid_tells};
-use domain::install_order::{InstallOrder, OrderTask};
+use domain::install_order::{Closing, InstallOrder, OrderTask};
 use domain::install_report::{Effect, Ignored, Said};
-use domain::link::{Candidate, Link, link};
-use domain::machine::{Labels, MachineSpec, Phase, REGISTERED};
-use domain::{BootNodeId, Error, FindingId, MacAddress, MachineId, Reason};
+use domain::link::{Candidate, Link, link, told_to_netboot};
+use domain::machine::{Labels, Machine, MachineSpec, REGISTERED};
+use domain::run::RunPhase;
+use domain::{BootNodeId, Error, FindingId, MacAddress, MachineId, Reason, Secret};
 use std::collections::BTreeSet;
 use std::time::Duration;
-use store::{Caller, Cause, Tx, TxResult, boot_node, boot_workflow, finding, install_order, machine};
+use store::{Caller, Cause, Tx, TxResult, boot_node, boot_workflow, finding, install_order, machine, run};
 use workflow::install::{Told, fail_attempt};
 
 /// How the boot service is set up.
@@ -120,7 +122,11 @@ impl Service {
                     let (node, token) = self.offer(&node).await?;
                     return Ok(Booting { node, serve, workflow, token: Some(token) });
                 }
-                Serve::LocalDisk { .. } | Serve::Discover | Serve::Wait { .. } | Serve::Error { .. } => {
+                Serve::LocalDisk { .. } => {
+                    let node = self.sent_to_its_disk(node).await?;
+                    return Ok(Booting { node, serve, workflow, token: None });
+                }
+                Serve::Discover | Serve::Wait { .. } | Serve::Error { .. } => {
                     return Ok(Booting { node, serve, workflow, token: None });
                 }
             }
@@ -182,6 +188,23 @@ impl Service {
                 }
                 tracing::info!(node = %node.id, mac = %mac, machine = ?node.machine_id, proposed = ?node.proposed_machine_id, "a machine has booted from the network for the first time");
                 Ok(node)
+            })
+            .await
+    }
+
+    /// The first boot after an installation is worth knowing: it is what whoever ordered it may wait for.
+    async fn sent_to_its_disk(&self, node: BootNode) -> Result<BootNode, Error> {
+        if first_disk_boot(&node).is_none() {
+            return Ok(node);
+        }
+        let id = node.id;
+        self.store()
+            .write(&caller(), id.clone().as_str(), move |tx| {
+                let there = boot_node::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?;
+                let Some(order) = first_disk_boot(&there) else { return Ok(there) };
+                let now = tx.now();
+                install_order::save(tx, &InstallOrder { disk_boot_at: Some(now), ..order.clone() })?;
+                Ok(tx.point(&boot_node::by_id(&id))?.ok_or_else(|| not_found(id.as_str()))?)
             })
             .await
     }
@@ -336,6 +359,28 @@ impl Service {
         };
         Ok(Ordered { node, order, workflow })
     }
+
+    /// What cloud-init is given, where the order names it. For the bearer of its token, and nobody else.
+    pub async fn user_data(&self, ordered: &Ordered) -> Result<Option<Secret>, Error> {
+        let name = &ordered.order.user_data_ref;
+        if name.is_empty() {
+            return Ok(None);
+        }
+        match self.inner.vault.find(name).await? {
+            Credential::UserData(text) => Ok(Some(text)),
+            other => {
+                let message = format!("credential {name:?} is of kind {}, not user-data", other.kind());
+                Err(Error::new(Reason::CredentialMissing, message))
+            }
+        }
+    }
+}
+
+/// The order that has installed it, if it has not been seen to boot from its disk since.
+fn first_disk_boot(node: &BootNode) -> Option<&InstallOrder> {
+    let order = node.order.as_ref().filter(|_| node.state == BootState::Installed)?;
+    let done = matches!(order.closed, Some((_, Closing::Done)));
+    (done && order.task == OrderTask::Install && order.disk_boot_at.is_none()).then_some(order)
 }
 
 /// What the bearer of a token is to do.
@@ -370,14 +415,22 @@ fn described(tx: &mut Tx<'_>, node: BootNode, claims: &Claims, inventory: Option
     Ok(tx.point(&boot_node::by_id(&node.id))?.unwrap_or(node))
 }
 
+/// Whether a run has just had this machine boot from the network.
+fn expected(tx: &mut Tx<'_>, machine: &Machine) -> TxResult<bool> {
+    let Some(active) = machine.active_run.as_ref().filter(|run| run.phase == RunPhase::Running) else {
+        return Ok(false);
+    };
+    let run = run::get_with_steps(tx, &active.id)?;
+    Ok(run.is_some_and(|(run, steps)| told_to_netboot(&steps, &run.steps)))
+}
+
 /// Which machine it is: a new one, one that we expected, one that a person must confirm, or a conflict.
 fn linked(tx: &mut Tx<'_>, node: BootNode, new: &MachineId, provider: &str) -> TxResult<(BootNode, Option<String>)> {
     let mut candidates = Vec::new();
     for id in boot_node::candidates(tx, &node)? {
         let Some(there) = machine::get(tx, &id)? else { continue };
         let taken = tx.point(&boot_node::by_machine(&id))?.is_some();
-        // a run has hold of it, and has had it boot from the network
-        let expected = there.active_run.is_some() && there.phase == Phase::Provisioning;
+        let expected = expected(tx, &there)?;
         candidates.push(Candidate { id, spec: there.spec, expected, taken });
     }
     match link(&node.mac, &node.claims, &candidates) {

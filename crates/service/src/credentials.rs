@@ -28,6 +28,7 @@ pub struct NewCredential {
     pub passphrase: Secret,
     pub kubeconfig: Secret,
     pub certificates: String,
+    pub user_data: Secret,
 }
 
 /// A credential as it is shown.
@@ -58,6 +59,7 @@ impl NewCredential {
             CredentialKind::Ssh => &["username", "private_key", "passphrase"],
             CredentialKind::Kubeconfig => &["kubeconfig"],
             CredentialKind::Ca => &["certificates"],
+            CredentialKind::UserData => &["user_data"],
         };
         for (field, given) in [
             ("username", !self.username.is_empty()),
@@ -66,6 +68,7 @@ impl NewCredential {
             ("passphrase", !self.passphrase.is_empty()),
             ("kubeconfig", !self.kubeconfig.is_empty()),
             ("certificates", !self.certificates.is_empty()),
+            ("user_data", !self.user_data.is_empty()),
         ] {
             if given && !belongs.contains(&field) {
                 let problem =
@@ -84,12 +87,13 @@ impl NewCredential {
             }),
             CredentialKind::Kubeconfig => Credential::Kubeconfig(self.kubeconfig.clone()),
             CredentialKind::Ca => Credential::Ca(self.certificates.clone()),
+            CredentialKind::UserData => Credential::UserData(self.user_data.clone()),
         };
         credential.check()?;
         match &credential {
             Credential::Kubeconfig(text) => kubeconfig::check(text.reveal())?,
             Credential::Ca(pem) => check_certificates(pem)?,
-            Credential::Bmc(_) | Credential::BmcChanging { .. } | Credential::Ssh(_) => {}
+            Credential::Bmc(_) | Credential::BmcChanging { .. } | Credential::Ssh(_) | Credential::UserData(_) => {}
         }
         Ok(credential)
     }

@@ -1,6 +1,7 @@
 //! StartRun: existence, replay, active run, plan, all in one transaction.
 
 use crate::machines::{no_active_run, not_held, required};
+use crate::netboot_orders::check_images;
 use crate::runs::{RunView, view};
 use crate::{Call, Service, machines, plans};
 use domain::limits;
@@ -111,6 +112,7 @@ impl NewRun {
         may_use(&self.call, &machine, &plan, &self.request.parameters)?;
         let steps = plan.resolve(&self.request.parameters, &machine.spec.target_cluster_ref)?;
         self.providers.check(&machine, &steps)?;
+        check_images(tx, &self.providers, &machine, &steps)?;
         self.insert(tx, &machine, &plan, &steps)
     }
 

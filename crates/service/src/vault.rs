@@ -43,6 +43,8 @@ struct Content<'a> {
     kubeconfig: Cow<'a, str>,
     #[serde(skip_serializing_if = "str::is_empty")]
     certificates: Cow<'a, str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    user_data: Cow<'a, str>,
 }
 
 pub(crate) fn written(credential: &Credential) -> Result<Zeroizing<Vec<u8>>, Error> {
@@ -64,6 +66,7 @@ pub(crate) fn written(credential: &Credential) -> Result<Zeroizing<Vec<u8>>, Err
         }
         Credential::Kubeconfig(text) => content.kubeconfig = text.reveal().into(),
         Credential::Ca(pem) => content.certificates = pem.as_str().into(),
+        Credential::UserData(text) => content.user_data = text.reveal().into(),
     }
     // as large as it can get, so that no copy is left behind where it grew
     let mut bytes = Zeroizing::new(Vec::with_capacity(2 * size(credential) + 128));
@@ -80,7 +83,7 @@ fn size(credential: &Credential) -> usize {
         Credential::Ssh(login) => {
             login.username.len() + login.private_key.reveal().len() + login.passphrase.reveal().len()
         }
-        Credential::Kubeconfig(text) => text.reveal().len(),
+        Credential::Kubeconfig(text) | Credential::UserData(text) => text.reveal().len(),
         Credential::Ca(pem) => pem.len(),
     }
 }
@@ -103,6 +106,7 @@ fn read(kind: CredentialKind, bytes: &[u8]) -> Option<Credential> {
         }),
         CredentialKind::Kubeconfig => Credential::Kubeconfig(secret(content.kubeconfig)),
         CredentialKind::Ca => Credential::Ca(content.certificates.into_owned()),
+        CredentialKind::UserData => Credential::UserData(secret(content.user_data)),
     })
 }
 
@@ -188,7 +192,7 @@ impl Vault {
         old.reseal(key, &About::of(&there.record), &there.sealed).ok()
     }
 
-    async fn find(&self, name: &str) -> Result<Credential, Error> {
+    pub(crate) async fn find(&self, name: &str) -> Result<Credential, Error> {
         let there = self.store.point(credential::by_name(name)).await?;
         self.open(&there.ok_or_else(|| not_found(name))?)
     }
@@ -250,7 +254,7 @@ fn cause(because: Because<'_>, trigger: &'static str) -> Cause {
 }
 
 /// As an adapter hears it.
-fn told(e: Error) -> ProviderError {
+pub(crate) fn told(e: Error) -> ProviderError {
     match (e.reason, e.code()) {
         (Reason::CredentialNotFound, _) => ProviderError::credential_missing(format!(
             "there is no credential {:?}; set it with 'millwright credential set'",

@@ -75,6 +75,7 @@ impl Inspect for SimFleet {
                     .installing
                     .as_ref()
                     .map(|i| Install { image: i.what.clone(), operation: i.operation.clone() }),
+                install_note: String::new(),
                 // what a simulated machine loses it forgets; the step waits for it and tries again
                 failed_install: None,
             })

@@ -50,7 +50,7 @@ pub const FILTER: Schema = Schema {
 
 macro_rules! node_columns {
     () => {
-        "n.node_id, n.mac_address, n.state, n.version, n.workflow_id, n.failed_workflow_id, n.device_group, n.hostname, n.ip_address, n.vendor, n.model, n.serial_number, n.system_uuid, n.arch, n.inventory, n.install_attempts, n.last_install_error, n.state_changed_at, n.machine_id, n.proposed_machine_id, n.created_at, n.last_seen, o.order_id, o.task, o.state, o.version, o.workflow_id, o.image, o.user_data_ref, o.opened_by, o.run_id, o.step, o.opened_at, o.attempt, o.offered_at, o.started_at, o.last_report_at, o.progress, o.log_tail, o.evidence, o.closed_at, o.closed_because, o.node_id FROM boot_nodes n LEFT JOIN install_orders o ON o.order_id = n.order_id"
+        "n.node_id, n.mac_address, n.state, n.version, n.workflow_id, n.failed_workflow_id, n.device_group, n.hostname, n.ip_address, n.vendor, n.model, n.serial_number, n.system_uuid, n.arch, n.inventory, n.install_attempts, n.last_install_error, n.state_changed_at, n.machine_id, n.proposed_machine_id, n.created_at, n.last_seen, o.order_id, o.task, o.state, o.version, o.workflow_id, o.image, o.user_data_ref, o.opened_by, o.run_id, o.step, o.opened_at, o.attempt, o.offered_at, o.started_at, o.last_report_at, o.progress, o.log_tail, o.evidence, o.closed_at, o.closed_because, o.node_id, o.operation, o.disk_boot_at FROM boot_nodes n LEFT JOIN install_orders o ON o.order_id = n.order_id"
     };
 }
 

@@ -10,8 +10,8 @@ use domain::install_order::{CLOSED, Closing, InstallOrder, OPENED, OrderState, O
 use domain::{BootNodeId, Error, OrderId, RunId};
 
 crate::statements! {
-    INSERT = "INSERT INTO install_orders(order_id, node_id, task, state, version, workflow_id, image, user_data_ref, opened_by, run_id, step, opened_at, attempt, log_tail, evidence) VALUES ($1, $2, $3, 'open', 1, $4, $5, $6, $7, $8, $9, $10, 1, '', '')";
-    UPDATE = "UPDATE install_orders SET state = $3, version = version + 1, attempt = $4, offered_at = $5, started_at = $6, last_report_at = $7, progress = $8, log_tail = $9, evidence = $10, closed_at = $11, closed_because = $12 WHERE order_id = $1 AND version = $2";
+    INSERT = "INSERT INTO install_orders(order_id, node_id, task, state, version, workflow_id, image, user_data_ref, opened_by, run_id, step, opened_at, attempt, log_tail, evidence, operation) VALUES ($1, $2, $3, 'open', 1, $4, $5, $6, $7, $8, $9, $10, 1, '', '', $11)";
+    UPDATE = "UPDATE install_orders SET state = $3, version = version + 1, attempt = $4, offered_at = $5, started_at = $6, last_report_at = $7, progress = $8, log_tail = $9, evidence = $10, closed_at = $11, closed_because = $12, disk_boot_at = $13 WHERE order_id = $1 AND version = $2";
     OPEN = "SELECT node_id FROM install_orders WHERE state = 'open' AND order_id > $1 ORDER BY order_id LIMIT $2";
     NODE_OF = "SELECT node_id FROM install_orders WHERE order_id = $1";
     OF_RUN = "SELECT node_id FROM install_orders WHERE run_id = $1 ORDER BY order_id DESC LIMIT 1";
@@ -26,6 +26,7 @@ pub struct NewOrder {
     pub image: String,
     pub user_data_ref: String,
     pub run: Option<(RunId, String)>,
+    pub operation: String,
 }
 
 /// An order that was joined, if there is one.
@@ -56,6 +57,7 @@ pub(crate) fn read(row: &Row, from: usize) -> Result<Option<InstallOrder>, DbErr
         user_data_ref: row.string(from + 6)?,
         opened_by: row.string(from + 7)?,
         run,
+        operation: row.string(from + 21)?,
         opened_at: row.time(from + 10)?,
         attempt: u32::try_from(row.uint(from + 11)?).unwrap_or(u32::MAX),
         offered_at: row.maybe(from + 12, Row::time)?,
@@ -65,6 +67,7 @@ pub(crate) fn read(row: &Row, from: usize) -> Result<Option<InstallOrder>, DbErr
         log_tail: row.string(from + 16)?,
         evidence: row.string(from + 17)?,
         closed,
+        disk_boot_at: row.maybe(from + 22, Row::time)?,
     }))
 }
 
@@ -79,8 +82,9 @@ pub(crate) fn open(tx: &mut Tx<'_>, node: &BootNode, new: &NewOrder, cause: &Cau
     let t = transition(&new.id, &node.id, None, OrderState::Open, 1, new.task.as_str());
     let moved = tx.transition(t, &cause, no_guard, |tx| {
         let (workflow, image, user_data) = (&new.workflow_id, &new.image, &new.user_data_ref);
-        let (id, node, task) = (new.id.as_str(), node.id.as_str(), new.task.as_str());
-        Ok(tx.exec(INSERT, params![id, node, task, workflow, image, user_data, &cause.actor, run, step, now])?)
+        let (id, node, task, by) = (new.id.as_str(), node.id.as_str(), new.task.as_str(), &cause.actor);
+        let operation = &new.operation;
+        Ok(tx.exec(INSERT, params![id, node, task, workflow, image, user_data, by, run, step, now, operation])?)
     })?;
     debug_assert_eq!(moved, Moved::Moved);
     Ok(())
@@ -106,6 +110,7 @@ fn write(tx: &mut Tx<'_>, order: &InstallOrder) -> Result<u64, DbError> {
             &order.evidence,
             closed_at,
             because,
+            order.disk_boot_at,
         ],
     )
 }

@@ -53,6 +53,7 @@ macro_rules! run_columns {
 }
 
 crate::statements! {
+    STARTER = "SELECT actor FROM transitions WHERE subject = $1 AND entity_kind = 'run' ORDER BY sequence LIMIT 1";
     GET = concat!("SELECT ", run_columns!(), " FROM runs WHERE run_id = $1");
     LIST = concat!("SELECT ", run_columns!(), " FROM runs WHERE run_id < $1");
     ACTIVE = concat!("SELECT ", run_columns!(), " FROM runs WHERE phase IN ('PENDING', 'RUNNING') AND run_id > $1 ORDER BY run_id LIMIT $2");
@@ -98,6 +99,11 @@ pub fn get(tx: &mut Tx<'_>, id: &RunId) -> TxResult<Option<Run>> {
 /// The run and the steps it carries out, as they were resolved when it was requested.
 pub fn get_with_steps(tx: &mut Tx<'_>, id: &RunId) -> TxResult<Option<(Run, Vec<Step>)>> {
     Ok(tx.row(GET, params![id.as_str()])?.as_ref().map(read).transpose()?)
+}
+
+/// Who asked for it, as far as the log goes back.
+pub fn starter(tx: &mut Tx<'_>, id: &RunId) -> TxResult<Option<String>> {
+    Ok(tx.row(STARTER, params![id.as_str()])?.map(|row| row.string(0)).transpose()?)
 }
 
 /// Runs, newest first, before `before` (all, when empty).

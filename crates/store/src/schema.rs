@@ -134,7 +134,8 @@ const MIGRATIONS: &[&[&str]] = &[&[
         order_id {key} PRIMARY KEY, node_id {key} NOT NULL, task TEXT NOT NULL, state {key} NOT NULL, version BIGINT NOT NULL,
         workflow_id {key} NOT NULL, image TEXT NOT NULL, user_data_ref TEXT NOT NULL, opened_by TEXT NOT NULL, run_id {key},
         step TEXT NOT NULL, opened_at BIGINT NOT NULL, attempt BIGINT NOT NULL, offered_at BIGINT, started_at BIGINT,
-        last_report_at BIGINT, progress BIGINT, log_tail TEXT NOT NULL, evidence TEXT NOT NULL, closed_at BIGINT, closed_because TEXT)",
+        last_report_at BIGINT, progress BIGINT, log_tail TEXT NOT NULL, evidence TEXT NOT NULL, closed_at BIGINT, closed_because TEXT,
+        operation TEXT NOT NULL, disk_boot_at BIGINT)",
     // the database itself refuses a second wish for one node
     "CREATE UNIQUE INDEX one_open_order ON install_orders(node_id) WHERE state = 'open'",
     "CREATE INDEX open_orders ON install_orders(order_id) WHERE state = 'open'",

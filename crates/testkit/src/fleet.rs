@@ -29,6 +29,9 @@ pub struct Fleet {
     pub store: Store,
     pub sim: Arc<SimFleet>,
     pub ambient: Arc<dyn Ambient>,
+    clock: Arc<VirtualAmbient>,
+    /// Beside the simulated one.
+    beside: Providers,
     folder: Option<Watched>,
 }
 
@@ -50,16 +53,23 @@ impl Fleet {
     }
 
     fn on(options: &Options, seed: u64, folder: Option<Watched>) -> Self {
-        let ambient: Arc<dyn Ambient> = VirtualAmbient::new(seed);
+        let virtual_clock = VirtualAmbient::new(seed);
+        let ambient: Arc<dyn Ambient> = virtual_clock.clone();
         let store = Store::open(options, ambient.clone()).expect("the store opens");
         let clock = ambient.clone();
         let sim = Arc::new(SimFleet::in_memory(seed, Arc::new(move || clock.now())));
-        Self { store, sim, ambient, folder }
+        Self { store, sim, ambient, clock: virtual_clock, beside: Providers::default(), folder }
     }
 
     /// Another store in the world of a fleet that is there.
     pub fn over(store: Store, other: &Fleet) -> Self {
-        Self { store, sim: other.sim.clone(), ambient: other.ambient.clone(), folder: None }
+        let (clock, beside) = (other.clock.clone(), other.beside.clone());
+        Self { store, sim: other.sim.clone(), ambient: other.ambient.clone(), clock, beside, folder: None }
+    }
+
+    /// So much later, without waiting for it.
+    pub fn pass(&self, span: Duration) {
+        self.clock.skip(span);
     }
 
     /// The file of an SQLite store.
@@ -68,7 +78,12 @@ impl Fleet {
     }
 
     pub fn providers(&self) -> Providers {
-        Providers::default().with("sim", self.sim.clone())
+        self.beside.clone().with("sim", self.sim.clone())
+    }
+
+    /// Whoever serves this fleet from now on has this one, too.
+    pub fn provide(&mut self, name: &str, provider: Arc<dyn provider::Provider>) {
+        self.beside = self.beside.clone().with(name, provider);
     }
 
     /// A new engine on this store, not yet started.

@@ -1,13 +1,13 @@
 //! An installation by network boot, as its rows see it: ordered, begun, reported, failed, called off. Each is one piece of
 //! a transaction; the machine itself does the work between them.
 
-use domain::boot_node::{BootNode, BootState, CANCELED, COMPLETE, ERASED, PROMOTED, STARTED};
+use domain::boot_node::{BootNode, BootState, CANCELED, COMPLETE, ERASED, PROMOTED, PROVEN, REPAVE, STARTED};
 use domain::finding::FindingKind;
 use domain::install_order::{Closing, InstallOrder, OrderTask};
 use domain::install_report::{Effect, Ignored, Said, effect, is_spent};
 use domain::lifecycle::Guard;
 use domain::limits::short;
-use domain::{Error, FindingId};
+use domain::{Error, FindingId, Reason, RunId};
 use serde_json::json;
 use store::install_order::{self, NewOrder};
 use store::{Cause, Tx, TxResult, boot_node, finding, step_log};
@@ -48,6 +48,89 @@ fn unguarded(guard: Guard) -> Result<(), Error> {
 /// Opens an order for a node, which is where it must be.
 pub fn order(tx: &mut Tx<'_>, node: &BootNode, new: &NewOrder, cause: &Cause) -> TxResult<BootNode> {
     boot_node::open_order(tx, node, new, cause)
+}
+
+/// By which moves of its own a run brings a node to where it can be installed, or why it must not.
+fn way_to_pending(node: &BootNode) -> Result<&'static [BootState], Error> {
+    let id = &node.id;
+    let why = match node.state {
+        BootState::Active => return Ok(&[BootState::Reprovision, BootState::Pending]),
+        BootState::Reprovision | BootState::InstallFailed => return Ok(&[BootState::Pending]),
+        BootState::Pending => return Ok(&[]),
+        BootState::Discovered => {
+            format!(
+                "nobody has approved it, and a run does not do that by itself; approve it first: 'millwright boot approve {id}'"
+            )
+        }
+        BootState::Installed => {
+            format!("what was installed on it last was never verified; verify it first: 'millwright boot verify {id}'")
+        }
+        BootState::Installing => "it is being installed; wait for the end of that".to_owned(),
+        BootState::Migrating => {
+            format!("it is being moved to other hardware; end that first: 'millwright boot migrate {id} --mac ADDRESS'")
+        }
+        BootState::Deprovisioning => "its disks are being erased, and after that it is retired".to_owned(),
+        BootState::Retired => "it is retired; register the hardware anew".to_owned(),
+    };
+    let message = format!("boot node {id} ({}) is {} and cannot be installed by a run: {why}", node.mac, node.state);
+    Err(Error::new(Reason::IllegalTransition, message).with("node_id", id.as_str()))
+}
+
+/// A run installs a node: it is brought to `pending`, whatever it was installed with before, and an order is opened.
+pub fn repave(tx: &mut Tx<'_>, node: &BootNode, new: &NewOrder, cause: &Cause) -> TxResult<BootNode> {
+    let way = way_to_pending(node)?;
+    if node.state == BootState::InstallFailed {
+        finding::gone(tx, FindingKind::InstallFailed, node.id.as_str(), "a run installs it anew", SYSTEM)?;
+    }
+    let run = new.run.as_ref().map_or("", |(run, _)| run.as_str());
+    let metadata = json!({ "run_id": run, "workflow_id": new.workflow_id, "image": new.image });
+    let mut node = BootNode { workflow_id: new.workflow_id.clone(), ..node.clone() };
+    for to in way {
+        let mut after = BootNode { state: *to, ..node.clone() };
+        if *to == BootState::Pending {
+            after.install_attempts = 0;
+            after.last_install_error = None;
+        }
+        node = boot_node::move_to(tx, &node, &after, &metadata, &cause.then(REPAVE), with_workflow)?;
+    }
+    order(tx, &node, new, cause)
+}
+
+/// What is installed is only known to be once a workflow is named: by the run.
+fn with_workflow(guard: Guard) -> Result<(), Error> {
+    match guard {
+        Guard::WorkflowAssigned => Ok(()),
+        Guard::None
+        | Guard::AttemptsSpent
+        | Guard::NoActiveRun
+        | Guard::InClusterAndNoActiveRun
+        | Guard::Inspected
+        | Guard::ForcedReset
+        | Guard::NotInUse => unguarded(guard),
+    }
+}
+
+/// What was installed has come up from its disk, which whoever ordered it has waited for.
+pub fn prove(tx: &mut Tx<'_>, node: &BootNode, cause: &Cause) -> TxResult<BootNode> {
+    if node.state != BootState::Installed {
+        return Ok(node.clone());
+    }
+    let after = BootNode { state: BootState::Active, ..node.clone() };
+    let run = node.order.as_ref().and_then(|order| order.run.as_ref()).map_or("", |(run, _)| run.as_str());
+    boot_node::move_to(tx, node, &after, &json!({ "run_id": run }), &cause.then(PROVEN), unguarded)
+}
+
+/// No order outlives its run: a machine must not be installed by what nobody follows any more. First of all that a
+/// transaction locks, as reports do.
+pub fn close_with_run(tx: &mut Tx<'_>, run: &RunId) -> TxResult<()> {
+    let Some(id) = install_order::of_run(tx, run)? else { return Ok(()) };
+    let Some(node) = boot_node::get_for_update(tx, &id)? else { return Ok(()) };
+    let is_its = |order: &&InstallOrder| order.run.as_ref().is_some_and(|(of, _)| of == run);
+    if node.open_order().filter(is_its).is_some() {
+        let cause = Cause::executor("system", CANCELED, &format!("run {run} has ended"));
+        call_off(tx, &node, &cause)?;
+    }
+    Ok(())
 }
 
 /// What a report does. The attempt is what its token was made for.

@@ -34,6 +34,7 @@ pub enum CredentialCommand {
   millwright credential set fleet --kind ssh --username root --private-key ~/.ssh/fleet_ed25519
   millwright credential set fleet --kind ssh --username root --private-key fleet.pem --passphrase-file fleet.pass
   millwright credential set bmc-ca --kind ca --certificates bmc-ca.pem
+  millwright credential set worker --kind user-data --file worker.yaml
 
 Machines name theirs with --credentials-ref NAME, or several with commas between: --credentials-ref rack-12,fleet.
 A name keeps its kind. What is kept is sealed with the server's key and never shown again.")]
@@ -74,7 +75,7 @@ pub struct SetArgs {
     /// Under which name
     #[arg(value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     name: String,
-    /// What it opens: a BMC; a host by SSH; a cluster; or which certificates of BMCs are trusted
+    /// What it opens: a BMC; a host by SSH; a cluster; which certificates of BMCs are trusted; or what cloud-init is given
     #[arg(long, value_enum, value_name = "KIND", ignore_case = true)]
     kind: Kind,
     /// The user (bmc, ssh)
@@ -98,6 +99,9 @@ pub struct SetArgs {
     /// Certificates in PEM (ca)
     #[arg(long, value_name = "FILE")]
     certificates: Option<PathBuf>,
+    /// What cloud-init reads at the first boot, at most 64 KiB (user-data)
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
     /// Print what would be sent, without what is secret in it, and send nothing
     #[arg(long)]
     dry_run: bool,
@@ -122,6 +126,7 @@ enum Kind {
     Ssh,
     Kubeconfig,
     Ca,
+    UserData,
 }
 
 impl Kind {
@@ -131,6 +136,7 @@ impl Kind {
             Kind::Ssh => "ssh",
             Kind::Kubeconfig => "kubeconfig",
             Kind::Ca => "ca",
+            Kind::UserData => "user-data",
         }
     }
 
@@ -141,6 +147,7 @@ impl Kind {
             Kind::Ssh => &["--username", "--private-key", "--passphrase-file"],
             Kind::Kubeconfig => &["--kubeconfig"],
             Kind::Ca => &["--certificates"],
+            Kind::UserData => &["--file"],
         }
     }
 }
@@ -157,6 +164,7 @@ impl SetArgs {
             ("--passphrase-file", self.passphrase_file.is_some()),
             ("--kubeconfig", self.kubeconfig.is_some()),
             ("--certificates", self.certificates.is_some()),
+            ("--file", self.file.is_some()),
         ] {
             if given && !kind.options().contains(&option) {
                 let words = kind.options().join(", ");
@@ -170,6 +178,7 @@ impl SetArgs {
             Kind::Ssh => self.private_key.is_none().then_some("--private-key"),
             Kind::Kubeconfig => self.kubeconfig.is_none().then_some("--kubeconfig"),
             Kind::Ca => self.certificates.is_none().then_some("--certificates"),
+            Kind::UserData => self.file.is_none().then_some("--file"),
         };
         match wanted {
             Some(option) => Err(CliError::usage(format!("--kind {} wants {option}", kind.as_str()))),
@@ -205,6 +214,8 @@ impl SetArgs {
             }
             Kind::Kubeconfig => request.kubeconfig = whole(file(&self.kubeconfig)?),
             Kind::Ca => request.certificates = whole(file(&self.certificates)?),
+            // as it was written, up to the end of its last line
+            Kind::UserData => request.user_data = whole(file(&self.file)?) + "\n",
         }
         Ok(request)
     }
@@ -222,6 +233,7 @@ fn veiled(request: &SetCredentialRequest) -> SetCredentialRequest {
         passphrase: veil(&request.passphrase),
         kubeconfig: veil(&request.kubeconfig),
         certificates: request.certificates.clone(),
+        user_data: veil(&request.user_data),
     }
 }
 

@@ -2,9 +2,11 @@
 
 use super::{Action, Explanation, RunFacts, run};
 use crate::machines::{BEYOND_LABELS, no_active_run, not_held};
+use crate::netboot_orders::check_images;
 use crate::start_run::may_use;
 use crate::states::{desired_of_machine, execution_of_machine};
 use crate::{Call, Service};
+use domain::boot_node::{BootNode, BootState};
 use domain::condition::ConditionType;
 use domain::lifecycle::{Guard, Owner, State as _, Verdict, allowed_next, judge};
 use domain::machine::{Machine, Phase, SET_PHASE, may_start_run};
@@ -15,7 +17,7 @@ use domain::{Error, MachineId, Reason, Timestamp};
 use std::collections::BTreeMap;
 use store::hold::{self, Hold};
 use store::switch::{self, Freeze};
-use store::{Tx, TxResult, machine};
+use store::{Tx, TxResult, boot_node, machine};
 
 /// Everything that the answer follows from.
 #[derive(Clone, Debug)]
@@ -30,6 +32,8 @@ pub struct MachineFacts {
     pub frozen: Option<Freeze>,
     /// Who does something to it by hand right now.
     pub hold: Option<Hold>,
+    /// The same hardware, as network boot knows it.
+    pub boot_node: Option<BootNode>,
     pub now: Timestamp,
 }
 
@@ -49,13 +53,37 @@ pub(super) fn gather(
     let provider = service.inner.providers.get(name).map(drop);
     let unable = match &provider {
         Ok(()) => {
-            let check = |t: RunType| service.inner.providers.check(&machine, &default_plan(&machine, t)?.steps);
-            RunType::ALL.into_iter().filter_map(|t| Some((t, check(t).err()?))).collect()
+            let mut unable = Vec::new();
+            for run_type in RunType::ALL {
+                if let Err(e) = able(tx, service, &machine, run_type)? {
+                    unable.push((run_type, e));
+                }
+            }
+            unable
         }
         Err(_) => Vec::new(),
     };
     let (frozen, hold) = (switch::frozen(tx)?, hold::of(tx, id)?);
-    Ok(Some(MachineFacts { machine, run, provider, unable, frozen, hold, now: tx.now() }))
+    // boot nodes are the fleet's alone
+    let boot_node = if call.by.is_scoped() { None } else { tx.point(&boot_node::by_machine(id))? };
+    Ok(Some(MachineFacts { machine, run, provider, unable, frozen, hold, boot_node, now: tx.now() }))
+}
+
+/// Whether its provider, or network boot, can carry out the default plan of a type.
+fn able(tx: &mut Tx<'_>, service: &Service, machine: &Machine, run_type: RunType) -> TxResult<Result<(), Error>> {
+    let providers = &service.inner.providers;
+    let checked = default_plan(machine, run_type).and_then(|plan| {
+        providers.check(machine, &plan.steps)?;
+        Ok(plan)
+    });
+    match checked {
+        Ok(plan) => match check_images(tx, providers, machine, &plan.steps) {
+            Ok(()) => Ok(Ok(())),
+            Err(store::Failure::Refused(e)) => Ok(Err(e)),
+            Err(failed) => Err(failed),
+        },
+        Err(e) => Ok(Err(e)),
+    }
 }
 
 /// What a run of this type would carry out here, with clusters filled in.
@@ -180,6 +208,10 @@ impl MachineFacts {
         }
         if let Err(e) = &self.provider {
             problems.push(e.message.clone());
+        }
+        if let Some(node) = self.boot_node.as_ref().filter(|node| node.state == BootState::InstallFailed) {
+            let why = node.last_install_error.as_deref().unwrap_or("it was canceled");
+            problems.push(format!("boot node {} is install_failed since {}: {why}", node.id, node.state_changed_at));
         }
         if let Some(freeze) = &self.frozen {
             problems

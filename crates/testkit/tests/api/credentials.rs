@@ -39,6 +39,7 @@ fn of_every_kind() -> Vec<mw::SetCredentialRequest> {
         },
         mw::SetCredentialRequest { kubeconfig: KUBECONFIG.into(), ..of("c-kube", "kubeconfig") },
         mw::SetCredentialRequest { certificates: ca, ..of("d-ca", "ca") },
+        mw::SetCredentialRequest { user_data: "#cloud-config\n# hunter2\n".into(), ..of("e-data", "user-data") },
     ]
 }
 
@@ -70,7 +71,10 @@ on_both!(every_kind_is_set_and_listed_and_on_record_without_what_it_holds, |api|
         assert_eq!(again, set, "the same once more changes nothing");
     }
     let listed = list(&root, "").await;
-    assert_eq!(listed.iter().map(|c| c.kind.as_str()).collect::<Vec<_>>(), ["bmc", "ssh", "kubeconfig", "ca"]);
+    assert_eq!(
+        listed.iter().map(|c| c.kind.as_str()).collect::<Vec<_>>(),
+        ["bmc", "ssh", "kubeconfig", "ca", "user-data"]
+    );
     assert_eq!(list(&root, "kind=ssh").await.len(), 1);
     let changed = root.credentials().set_credential(bmc("a-bmc", "another")).await.expect("changed").into_inner();
     assert_eq!((changed.version, changed.created_at), (2, listed[0].created_at));
@@ -78,7 +82,7 @@ on_both!(every_kind_is_set_and_listed_and_on_record_without_what_it_holds, |api|
     let again = root.credentials().delete_credential(delete("d-ca", false)).await.expect("again").into_inner();
     assert_eq!(again.state, "deleted");
     refused(root.credentials().delete_credential(delete("none", false)).await, Code::NotFound, "CREDENTIAL_NOT_FOUND");
-    assert_eq!(list(&root, "").await.len(), 3);
+    assert_eq!(list(&root, "").await.len(), 4);
     // on record, and the record is clean
     let audit = root.entries("call=millwright.v1.CredentialService/SetCredential AND outcome=done").await;
     assert_eq!(audit.iter().filter(|e| e.target == "a-bmc").count(), 3);
@@ -109,6 +113,14 @@ async fn what_cannot_be_one_is_refused_and_not_quoted() {
         (
             mw::SetCredentialRequest { username: String::new(), certificates: "hunter2".into(), ..of("ca") },
             "certificates",
+        ),
+        (
+            mw::SetCredentialRequest {
+                username: String::new(),
+                user_data: "hunter2".repeat(10_000),
+                ..of("user-data")
+            },
+            "user_data",
         ),
     ] {
         let refusal = refused_field(root.credentials().set_credential(request).await, field);

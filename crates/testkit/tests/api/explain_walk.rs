@@ -301,6 +301,7 @@ fn every_machine() -> Vec<MachineFacts> {
                     unable: vec![],
                     frozen,
                     hold: None,
+                    boot_node: None,
                     now: NOW,
                 });
             }

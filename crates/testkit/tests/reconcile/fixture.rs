@@ -183,6 +183,7 @@ impl Inspect for Probe {
             installed: None,
             disk_read: true,
             installing: None,
+            install_note: String::new(),
             failed_install: None,
         })
     }

@@ -132,6 +132,7 @@ mod tests {
             installed: None,
             disk_read: false,
             installing: None,
+            install_note: String::new(),
             failed_install: None,
         }
     }

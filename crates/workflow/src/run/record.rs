@@ -1,5 +1,6 @@
 //! How a run and its machine follow the engine, in the transaction of the journal entry.
 
+use crate::install;
 use domain::condition::{self, Condition, ConditionType};
 use domain::lifecycle::State;
 use domain::limits::short;
@@ -31,8 +32,11 @@ pub(super) fn events(
     if events.is_empty() {
         return Ok(());
     }
+    if events.iter().any(|e| matches!(e, Event::Ended { .. })) {
+        install::close_with_run(tx, run_id)?;
+    }
     let mut run = run::get(tx, run_id)?.ok_or_else(|| gone("run", run_id))?;
-    // rows are always locked in this order: machine, run, execution
+    // rows are always locked in this order: boot node, machine, run, execution
     let touches_machine = events.iter().any(|e| matches!(e, Event::Started | Event::Ended { .. }));
     let machine = if touches_machine {
         Some(machine::get_for_update(tx, &run.machine_id)?.ok_or_else(|| gone("machine", &run.machine_id))?)
@@ -195,6 +199,7 @@ fn finish_machine(
 /// Somebody ended the execution without running its code: the rows say so, and a person should look.
 pub(super) fn ended_from_outside(tx: &mut Tx<'_>, execution: &Execution, by: &str, reason: &str) -> TxResult<()> {
     let run_id = RunId::from_text(execution.subject.clone());
+    install::close_with_run(tx, &run_id)?;
     let machine =
         machine::get_for_update(tx, &execution.machine_id)?.ok_or_else(|| gone("machine", &execution.machine_id))?;
     let mut run = run::get(tx, &run_id)?.ok_or_else(|| gone("run", &run_id))?;

@@ -27,21 +27,27 @@ impl Stage for Repave {
         };
         if let Some(installing) = &seen.installing {
             if at.is_ours(&installing.operation) {
-                return at.waiting(format!("{} to be installed", installing.image)).into();
+                let note =
+                    if seen.install_note.is_empty() { String::new() } else { format!(": {}", seen.install_note) };
+                return at.waiting(format!("{} to be installed{note}", installing.image)).into();
             }
-            let message = format!(
-                "another installation is under way: {} by {}; if its run has ended and nothing will come of it, an admin \
-                 forgets it with 'millwright machine repin {}'",
-                installing.image,
-                installing.operation,
-                at.target().machine_id
-            );
+            let way_out = if seen.install_note.is_empty() {
+                format!(
+                    "{}; if its run has ended and nothing will come of it, an admin forgets it with 'millwright machine \
+                     repin {}'",
+                    installing.operation,
+                    at.target().machine_id
+                )
+            } else {
+                seen.install_note.clone()
+            };
+            let message = format!("another installation is under way: {} by {way_out}", installing.image);
             return Seen::Failed(Failure::new("OTHER_INSTALLATION", FailureClass::Conflict, message)).into();
         }
         if let Some(failed) =
             seen.failed_install.as_ref().filter(|f| f.operation == at.op.key() && at.cx.may_have_acted)
         {
-            return Seen::Failed(Failure::new("INSTALL_FAILED", FailureClass::Transient, failed.why.clone())).into();
+            return Seen::Failed(Failure::new("INSTALL_FAILED", failed.class, failed.why.clone())).into();
         }
         let off = seen.power == PowerState::Off;
         let before: Option<WasOff> = serde_json::from_value(at.cx.facts.clone()).ok();

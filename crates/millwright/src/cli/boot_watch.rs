@@ -39,7 +39,12 @@ impl Source for Changes {
 
 /// Where what is heard goes.
 enum View {
-    Live(Redrawn, bool),
+    Live {
+        block: Redrawn,
+        colour: bool,
+        /// What is wrong with the connection, until something is heard again.
+        trouble: Option<String>,
+    },
     Lines(Format),
     Quiet,
 }
@@ -75,7 +80,10 @@ pub async fn to_the_end(clients: &Clients, node: &BootNode, options: &ClientOpti
 
 fn view(format: Format) -> View {
     let screen = Screen::stdout();
-    if format.is_for_people() && screen.live { View::Live(Redrawn::default(), screen.colour) } else { View::Lines(format) }
+    if format.is_for_people() && screen.live {
+        return View::Live { block: Redrawn::default(), colour: screen.colour, trouble: None };
+    }
+    View::Lines(format)
 }
 
 /// Until the order is closed that is open at the beginning, or named.
@@ -111,14 +119,15 @@ async fn follow(
                 });
                 view.told(&node, last.as_ref())?;
                 if ended {
+                    view.last(&node)?;
                     return Ok(node);
                 }
                 last = Some(node);
             }
-            Heard::Lost(text) => note(&text),
+            Heard::Lost(text) => view.lost(text),
             Heard::End => {
                 if let Heard::Lost(text) = changes.again("the server ended the stream early")? {
-                    note(&text);
+                    view.lost(text);
                 }
             }
         }
@@ -128,7 +137,10 @@ async fn follow(
 impl View {
     fn told(&mut self, node: &BootNode, before: Option<&BootNode>) -> Result<(), CliError> {
         match self {
-            View::Live(..) => self.draw(node),
+            View::Live { trouble, .. } => {
+                *trouble = None;
+                self.draw(node)
+            }
             View::Lines(format) if !format.is_for_people() => streamed(*format, node, &node.id, line),
             // when it was seen is no news to a person
             View::Lines(_) if before.is_some_and(|before| line(before) == line(node)) => Ok(()),
@@ -141,7 +153,25 @@ impl View {
 
     fn draw(&mut self, node: &BootNode) -> Result<(), CliError> {
         match self {
-            View::Live(block, colour) => block.draw(frame(node, *colour, now())),
+            View::Live { block, colour, trouble } => {
+                let mut lines = frame(node, *colour, now());
+                lines.extend(trouble.iter().map(|text| format!("  {}", clean(text))));
+                block.draw(lines)
+            }
+            View::Lines(_) | View::Quiet => Ok(()),
+        }
+    }
+
+    fn lost(&mut self, text: String) {
+        match self {
+            View::Live { trouble, .. } => *trouble = Some(text),
+            View::Lines(_) | View::Quiet => note(&text),
+        }
+    }
+
+    fn last(&mut self, node: &BootNode) -> Result<(), CliError> {
+        match self {
+            View::Live { block, colour, .. } => block.last(&frame(node, *colour, now())),
             View::Lines(_) | View::Quiet => Ok(()),
         }
     }

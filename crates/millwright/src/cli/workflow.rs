@@ -9,7 +9,7 @@ use super::plan_file::read_as;
 use super::sheet::Sheet;
 use super::text::{clean, dated, now, relative, rfc3339};
 use clap::Subcommand;
-use domain::boot_workflow::{BootWorkflow, VARIABLES};
+use domain::boot_workflow::BootWorkflow;
 use proto::millwright::v1::{GetWorkflowRequest, ListWorkflowsRequest, Workflow};
 use std::path::PathBuf;
 
@@ -200,6 +200,7 @@ mod tests {
     use crate::cli::plan_file::parse;
     use crate::cli::json::{Wire as _, descriptor};
     use clap::CommandFactory as _;
+    use domain::boot_workflow::VARIABLES;
 
     #[derive(clap::Parser)]
     struct Top {

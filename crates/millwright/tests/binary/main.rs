@@ -5,6 +5,7 @@
 mod access_commands;
 mod audit;
 mod backup;
+mod boot_commands;
 mod canaries;
 mod configuration;
 mod contexts;

@@ -2,10 +2,10 @@
 
 use crate::change::Answer;
 use crate::{Call, Page, PageRequest, Service};
+use async_trait::async_trait;
 use domain::id::check_name;
 use domain::image::{ADDED, Image, ImageState, REMOVED};
 use domain::{Error, Reason};
-use async_trait::async_trait;
 use std::sync::Arc;
 use store::{Cause, Tx, TxResult, image};
 

@@ -85,7 +85,8 @@ impl Service {
         for served in metric::SERVED {
             metrics::counter!(metric::BOOT_DECISIONS.name, "served" => served).increment(0);
         }
-        for (said, outcome) in metric::SAID.into_iter().flat_map(|said| metric::REPORTED.map(|outcome| (said, outcome))) {
+        for (said, outcome) in metric::SAID.into_iter().flat_map(|said| metric::REPORTED.map(|outcome| (said, outcome)))
+        {
             metrics::counter!(metric::BOOT_REPORTS.name, "said" => said, "outcome" => outcome).increment(0);
         }
         for what in metric::HEARD_AND_DONE {

@@ -109,7 +109,11 @@ fn doors_and_engine_have_no_adapter_in_their_tree() {
         assert!(seen.len() > 20, "{start} is in the lock file");
         let bad: Vec<&String> = seen
             .iter()
-            .filter(|n| ["ssh", "redfish", "ipmi", "kube", "millwright-sim", "millwright-boot"].iter().any(|word| n.contains(word)))
+            .filter(|n| {
+                ["ssh", "redfish", "ipmi", "kube", "millwright-sim", "millwright-boot"]
+                    .iter()
+                    .any(|word| n.contains(word))
+            })
             .collect();
         assert!(bad.is_empty(), "{start} reaches {bad:?}");
     }

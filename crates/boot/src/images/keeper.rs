@@ -10,6 +10,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::put;
+use bytes::BytesMut;
 use domain::{Error, Reason};
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
@@ -26,8 +27,9 @@ use tokio::sync::{OwnedRwLockReadGuard, RwLock, Semaphore, mpsc};
 const UPLOADS_MAX: usize = 8;
 /// One who sends nothing for so long has gone.
 const SENDS_WITHIN: Duration = Duration::from_secs(60);
-/// Pieces between the network and the disk.
+/// Pieces between the network and the disk, and how large each is.
 const PIECES: usize = 4;
+const PIECE: usize = 1 << 20;
 
 type Naming = OwnedRwLockReadGuard<()>;
 
@@ -93,21 +95,32 @@ impl Keeper {
             let naming = runtime.block_on(naming.read_owned());
             adding.finish(expected).map(|(digest, bytes)| (digest, bytes, naming))
         });
+        let mut gathered = BytesMut::new();
         loop {
-            let piece = match tokio::time::timeout(SENDS_WITHIN, body.frame()).await {
+            let come = match tokio::time::timeout(SENDS_WITHIN, body.frame()).await {
                 Ok(None) => break,
-                Ok(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(piece) => Ok(piece),
-                    Err(_trailers) => continue,
-                },
+                Ok(Some(Ok(frame))) => Ok(frame.into_data().unwrap_or_default()),
                 Ok(Some(Err(e))) => Err(io::Error::other(e)),
                 Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "nothing came for a minute")),
             };
-            let broken = piece.is_err();
+            let broken = come.is_err();
+            let full = match come {
+                Ok(come) => {
+                    gathered.extend_from_slice(&come);
+                    // handing over costs two threads a turn: not for every few bytes
+                    (gathered.len() >= PIECE).then(|| Ok(gathered.split().freeze()))
+                }
+                Err(e) => Some(Err(e)),
+            };
             // the other side has ended: it says why
-            if pieces.send(piece).await.is_err() || broken {
+            if let Some(piece) = full
+                && (pieces.send(piece).await.is_err() || broken)
+            {
                 break;
             }
+        }
+        if !gathered.is_empty() {
+            drop(pieces.send(Ok(gathered.freeze())).await);
         }
         drop(pieces);
         match writing.await {
@@ -126,7 +139,9 @@ impl ImageBytes for Keeper {
             Ok(true) => return,
             Ok(false) => {}
             // they stay; nothing but room on the disk is lost
-            Err(e) => return tracing::warn!(error = %e, sha256, "an image's bytes are left, as it is not known whether a name means them"),
+            Err(e) => {
+                return tracing::warn!(error = %e, sha256, "an image's bytes are left, as it is not known whether a name means them");
+            }
         }
         let store = self.store.clone();
         match blocking(move || store.remove(&digest)).await {

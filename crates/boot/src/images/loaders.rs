@@ -20,9 +20,7 @@ impl Files for Loaders {
         let store = self.store.clone();
         let found = tokio::task::spawn_blocking(move || store.image(&digest)).await.map_err(io::Error::other)?;
         let image = found.map_err(io::Error::other)?;
-        Ok(image.map(|image| Open {
-            size: image.bytes(),
-            bytes: Box::new(tokio::fs::File::from_std(image.into_file())),
-        }))
+        Ok(image
+            .map(|image| Open { size: image.bytes(), bytes: Box::new(tokio::fs::File::from_std(image.into_file())) }))
     }
 }

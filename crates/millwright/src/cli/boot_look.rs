@@ -281,8 +281,7 @@ mod tests {
     #[test]
     fn a_look_tells_what_would_be_refused() {
         let verdict = |node: &BootNode, state: &str, force: bool| {
-            let wish =
-                SetBootNodeStateRequest { id: "btn_1".into(), state: state.into(), force, ..<_>::default() };
+            let wish = SetBootNodeStateRequest { id: "btn_1".into(), state: state.into(), force, ..<_>::default() };
             let mut trial = DryRun::new("x", "btn_1", &wish).expect("shown");
             judge(&mut trial, node, &wish);
             trial.verdict().map(super::super::exit::Exit::code)

@@ -114,9 +114,9 @@ async fn follow(
         match heard {
             Heard::Item(node) => {
                 order = order.or_else(|| open_order(&node).map(|order| order.id.clone()));
-                let ended = order.as_ref().is_some_and(|id| {
-                    node.order.as_ref().is_none_or(|now| now.id != *id || now.state != "open")
-                });
+                let ended = order
+                    .as_ref()
+                    .is_some_and(|id| node.order.as_ref().is_none_or(|now| now.id != *id || now.state != "open"));
                 view.told(&node, last.as_ref())?;
                 if ended {
                     view.last(&node)?;
@@ -144,9 +144,9 @@ impl View {
             View::Lines(format) if !format.is_for_people() => streamed(*format, node, &node.id, line),
             // when it was seen is no news to a person
             View::Lines(_) if before.is_some_and(|before| line(before) == line(node)) => Ok(()),
-            View::Lines(format) => streamed(*format, node, &node.id, |node| {
-                format!("{}  {}", precise(Some(&moment(now()))), line(node))
-            }),
+            View::Lines(format) => {
+                streamed(*format, node, &node.id, |node| format!("{}  {}", precise(Some(&moment(now()))), line(node)))
+            }
             View::Quiet => Ok(()),
         }
     }
@@ -203,11 +203,16 @@ fn line(node: &BootNode) -> String {
 fn frame(node: &BootNode, colour: bool, now: Timestamp) -> Vec<String> {
     let state = clean(&node.state);
     let since = took(node.state_changed_at.as_ref(), None, now).unwrap_or_default();
-    let mut lines =
-        vec![format!("{}  {}  {}  {since}", clean(&node.id), clean(&node.mac_address), painted(&state, &state, colour))];
+    let mut lines = vec![format!(
+        "{}  {}  {}  {since}",
+        clean(&node.id),
+        clean(&node.mac_address),
+        painted(&state, &state, colour)
+    )];
     if let Some(order) = &node.order {
         let age = took(order.started_at.as_ref(), order.closed_at.as_ref(), now).unwrap_or_default();
-        let with = if order.workflow_id.is_empty() { String::new() } else { format!(" with {}", clean(&order.workflow_id)) };
+        let with =
+            if order.workflow_id.is_empty() { String::new() } else { format!(" with {}", clean(&order.workflow_id)) };
         let is = match (order.state.as_str(), order.offered_at.is_some(), order.started_at.is_some()) {
             ("open", false, _) => "waits for it to boot from the network",
             ("open", true, false) => "its installer is handed out",

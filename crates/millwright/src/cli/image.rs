@@ -41,7 +41,9 @@ and compared again by the server. For administrators: what machines boot is root
 Filters: name, sha256, kind, added_by.")]
     List(ListArgs),
     /// Show one image
-    #[command(after_help = "Examples:\n  millwright image show debian-12.raw.gz\n  millwright image show ipxe.efi -o json")]
+    #[command(
+        after_help = "Examples:\n  millwright image show debian-12.raw.gz\n  millwright image show ipxe.efi -o json"
+    )]
     Show {
         /// The image's name
         #[arg(value_name = "NAME")]

@@ -192,7 +192,12 @@ impl Block {
     pub fn new(screen: Screen) -> Self {
         let asked = terminal_size::terminal_size().map(|(_, height)| usize::from(height.0));
         let height = env_number("LINES").or(asked).unwrap_or(DEFAULT_HEIGHT);
-        Self { screen, steps_max: height.saturating_sub(HEIGHT_KEPT).max(3), drawn: Redrawn::default(), note: String::new() }
+        Self {
+            screen,
+            steps_max: height.saturating_sub(HEIGHT_KEPT).max(3),
+            drawn: Redrawn::default(),
+            note: String::new(),
+        }
     }
 
     fn draw(&mut self, run: &Run) -> Result<(), CliError> {

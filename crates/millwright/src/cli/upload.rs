@@ -189,8 +189,7 @@ where
         return Ok(());
     }
     let body = Limited::new(answer.into_body(), ANSWER_MAX).collect().await.map(|body| body.to_bytes());
-    let said: serde_json::Value =
-        body.ok().and_then(|body| serde_json::from_slice(&body).ok()).unwrap_or_default();
+    let said: serde_json::Value = body.ok().and_then(|body| serde_json::from_slice(&body).ok()).unwrap_or_default();
     Err(refusal(status.as_u16(), &said["error"]))
 }
 
@@ -223,7 +222,8 @@ mod tests {
 
     #[test]
     fn sizes_are_said_in_units_that_people_read() {
-        for (bytes, text) in [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB"), (5 << 50, "5120.0 TiB")]
+        for (bytes, text) in
+            [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB"), (5 << 50, "5120.0 TiB")]
         {
             assert_eq!(size(bytes), text);
         }
@@ -247,7 +247,10 @@ mod tests {
         let path = folder.path().join("abc");
         std::fs::write(&path, b"abc").expect("written");
         let bundle = Bundle::read(&path, false).await.expect("read");
-        assert_eq!((bundle.bytes, bundle.sha256.as_str()), (3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"));
+        assert_eq!(
+            (bundle.bytes, bundle.sha256.as_str()),
+            (3, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad")
+        );
         assert!(Bundle::read(folder.path(), false).await.is_err_and(|e| e.exit().code() == 2));
     }
 }

@@ -197,8 +197,8 @@ fn sheet(w: &Workflow, screen: Screen) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::plan_file::parse;
     use crate::cli::json::{Wire as _, descriptor};
+    use crate::cli::plan_file::parse;
     use clap::CommandFactory as _;
     use domain::boot_workflow::VARIABLES;
 
@@ -220,7 +220,11 @@ mod tests {
         for text in help.split("\n  id: ").skip(1) {
             let lines = text.lines().take_while(|line| line.starts_with("  ") || !line.contains(' '));
             let example: String = std::iter::once("id: ".to_owned())
-                .chain(lines.enumerate().map(|(n, line)| if n == 0 { format!("{line}\n") } else { format!("{}\n", &line[2..]) }))
+                .chain(
+                    lines
+                        .enumerate()
+                        .map(|(n, line)| if n == 0 { format!("{line}\n") } else { format!("{}\n", &line[2..]) }),
+                )
                 .collect();
             let workflow: Workflow = parse(&example, &descriptor(Workflow::NAME).expect("known")).expect(&example);
             checked(&workflow).unwrap_or_else(|e| panic!("{e}\n{example}"));

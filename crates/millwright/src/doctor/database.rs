@@ -149,7 +149,8 @@ mod tests {
 
     fn lines(schema: Option<i64>, integrity: Integrity, held: bool) -> Vec<String> {
         let mut report = Report::new();
-        let found = Inspection { database: "SQLite 3".to_owned(), schema, integrity, keys: Vec::new() };
+        let (keys, images) = (Vec::new(), Vec::new());
+        let found = Inspection { database: "SQLite 3".to_owned(), schema, integrity, keys, images };
         told(&mut report, "x.db", &found, held);
         report.lines(false)
     }

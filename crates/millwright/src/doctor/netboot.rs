@@ -123,7 +123,8 @@ mod tests {
         netboot.interface = Some("eno2".to_owned());
         let told = lines(|r| installer(r, &netboot, &[("ipxe.efi".to_owned(), String::new())]));
         assert!(told.starts_with("warn") && told.contains("installer-initrd") && !told.contains("ipxe.efi"), "{told}");
-        let all = ["installer-vmlinuz", "installer-initrd", "undionly.kpxe", "ipxe.efi"].map(|name| (name.to_owned(), String::new()));
+        let all = ["installer-vmlinuz", "installer-initrd", "undionly.kpxe", "ipxe.efi"]
+            .map(|name| (name.to_owned(), String::new()));
         assert!(lines(|r| installer(r, &netboot, &all)).starts_with("ok"));
     }
 

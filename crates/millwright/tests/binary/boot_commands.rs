@@ -64,7 +64,8 @@ fn workflow(home: &Home, id: &str, more: &str) -> String {
 /// What lies in the image store, as the file system has it.
 fn stored(data: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(data.join("images/sha256")).expect("a folder");
-    let mut names: Vec<String> = entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> =
+        entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
@@ -183,7 +184,10 @@ fn an_installation_that_fails_three_times_waits_for_somebody_and_is_found() {
     server.run(&["boot", "retry", MAC]).with(4).saying("comment");
     server.ok(&["boot", "retry", MAC, "--workflow", "good"]);
     assert_eq!(state(&server, MAC), "pending");
-    assert!(server.json(&["finding", "list"])["findings"].as_array().is_some_and(Vec::is_empty), "it is gone by itself");
+    assert!(
+        server.json(&["finding", "list"])["findings"].as_array().is_some_and(Vec::is_empty),
+        "it is gone by itself"
+    );
     let resolved = server.json(&["finding", "list", "--filter", "state=resolved"]);
     assert_eq!(resolved["findings"].as_array().map(Vec::len), Some(1));
     // several at once: each by itself
@@ -214,7 +218,10 @@ fn a_server_killed_in_the_middle_of_an_installation_takes_it_up_again() {
     assert_eq!(node["order"]["attempt"], 1);
     let (status, order) = http(&server.url, "GET", "/api/v1/boot/order", Some(&token), b"");
     assert!(status == 200 && order.contains("attempt='1'"), "the token is still good: {order}");
-    assert_eq!(says(&server.url, &token, "progress", &json!({ "installation_progress": 80 })), (true, "installing".into()));
+    assert_eq!(
+        says(&server.url, &token, "progress", &json!({ "installation_progress": 80 })),
+        (true, "installing".into())
+    );
     assert_eq!(says(&server.url, &token, "complete", &json!({})), (true, "installed".to_owned()));
     let history = server.json(&["boot", "history", MAC]);
     assert_eq!(history["data"].as_array().map(Vec::len), Some(4), "no move was lost or made twice: {history}");
@@ -238,7 +245,10 @@ fn images_are_added_whole_or_not_at_all_and_freed_with_their_last_name() {
     let (status, served) = http(&server.url, "GET", "/images/disk.raw", None, b"");
     assert_eq!((status, served.len()), (200, String::from_utf8_lossy(&bytes).len()));
     // another digest than said: by the command line, and by the server
-    server.run(&["image", "add", &path, "--name", "other", "--sha256", &"0".repeat(64)]).with(4).saying("nothing was sent");
+    server
+        .run(&["image", "add", &path, "--name", "other", "--sha256", &"0".repeat(64)])
+        .with(4)
+        .saying("nothing was sent");
     let secret = admin(&server);
     let wrong = format!("/api/v1/images/other?sha256={}", "0".repeat(64));
     let (status, said) = http(&server.url, "PUT", &wrong, Some(&secret), b"abc");

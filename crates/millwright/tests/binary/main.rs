@@ -6,6 +6,7 @@ mod access_commands;
 mod audit;
 mod backup;
 mod boot_commands;
+mod boot_network;
 mod canaries;
 mod configuration;
 mod contexts;

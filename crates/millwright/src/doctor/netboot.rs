@@ -13,7 +13,13 @@ const AREA: &str = "netboot";
 pub fn check(report: &mut Report, config: &Config, held: bool, images: Option<&[(String, String)]>) {
     let netboot = &config.netboot;
     match &netboot.interface {
-        None => report.skipped(AREA, "no interface is set: boot scripts and images are at the main port only"),
+        None => {
+            let listens = config.server.listen.parse::<SocketAddr>();
+            let nowhere = netboot.public_url.is_none() && listens.is_ok_and(|at| at.ip().is_unspecified());
+            let but = if nowhere { ", and machines need netboot.public_url to come there" } else { "" };
+            let what = "no interface is set: boot scripts and images are at the main port only";
+            report.skipped(AREA, format!("{what}{but}"));
+        }
         Some(name) => match Interface::look(name) {
             Ok(interface) => on(report, netboot, &interface, held),
             Err(e) => report.failed(AREA, e.to_string(), "set netboot.interface right, or bring the interface up"),

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
+use tokio_util::sync::CancellationToken;
 
 /// What HTTP/2 begins with.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -18,11 +19,15 @@ pub(crate) struct Opening<I> {
     deadline: Option<Pin<Box<Sleep>>>,
     /// How much of the preface has come.
     matched: usize,
+    /// Told once it is clear what is spoken.
+    clear: CancellationToken,
 }
 
 impl<I> Opening<I> {
-    pub fn new(io: I, within: Duration) -> Self {
-        Self { io, deadline: Some(Box::pin(sleep(within))), matched: 0 }
+    /// The second is told once it is clear what is spoken.
+    pub fn new(io: I, within: Duration) -> (Self, CancellationToken) {
+        let clear = CancellationToken::new();
+        (Self { io, deadline: Some(Box::pin(sleep(within))), matched: 0, clear: clear.clone() }, clear)
     }
 
     fn came(&mut self, bytes: &[u8]) {
@@ -31,6 +36,7 @@ impl<I> Opening<I> {
         self.matched += same;
         if same < bytes.len() || self.matched == PREFACE.len() {
             self.deadline = None;
+            self.clear.cancel();
         }
     }
 }
@@ -70,7 +76,7 @@ mod tests {
     /// What reading on says after these bytes, a long while and more bytes.
     async fn after(first: &[u8]) -> io::Result<usize> {
         let (mut client, server) = duplex(64);
-        let mut opening = Opening::new(server, Duration::from_secs(10));
+        let (mut opening, _) = Opening::new(server, Duration::from_secs(10));
         client.write_all(first).await?;
         let mut buffer = vec![0; 64];
         let mut read = 0;

@@ -33,6 +33,7 @@ use axum::middleware::{Next, from_fn, from_fn_with_state, map_response};
 use axum::response::Response;
 use axum::routing::get;
 use domain::{Error, Reason, metric};
+use futures::FutureExt as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::service::TowerToHyperService;
@@ -43,7 +44,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -99,6 +100,8 @@ impl Default for ServerOptions {
 
 /// One that does not finish its TLS handshake holds a connection no longer than this.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// At a stop, for connections that have said nothing yet.
+const FIRST_REQUEST_WITHIN: Duration = Duration::from_millis(500);
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -238,6 +241,8 @@ pub async fn serve(
         .max_concurrent_streams(options.streams_per_connection)
         .keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT);
+    let attending =
+        Attending { http, router, tls: options.tls.clone(), within: options.headers_within, stop: stop.clone() };
     loop {
         let permit = tokio::select! {
             permit = room.clone().acquire_owned() => permit?,
@@ -255,11 +260,39 @@ pub async fn serve(
             },
             () = stop.cancelled() => break,
         };
+        connections.spawn(attending.one(socket, permit));
+    }
+    // who is in the queue already has been told that somebody listens: to close now would reset it, with its request
+    // perhaps on the way
+    while let Ok(permit) = room.clone().try_acquire_owned()
+        && let Some(Ok((socket, _))) = listener.accept().now_or_never()
+    {
+        connections.spawn(attending.one(socket, permit));
+    }
+    drop(listener);
+    connections.close();
+    if tokio::time::timeout(options.finish_within, connections.wait()).await.is_err() {
+        tracing::warn!("some calls were still in flight when the server stopped");
+    }
+    Ok(())
+}
+
+/// What every connection is served with.
+#[derive(Clone)]
+struct Attending {
+    http: Builder<AtOnce>,
+    router: Router,
+    tls: Option<Arc<Tls>>,
+    within: Duration,
+    stop: CancellationToken,
+}
+
+impl Attending {
+    fn one(&self, socket: TcpStream, permit: OwnedSemaphorePermit) -> impl Future<Output = ()> + Send + use<> {
         // small answers go out at once
         drop(socket.set_nodelay(true));
-        let (http, router, stop) = (http.clone(), router.clone(), stop.clone());
-        let (tls, within) = (options.tls.clone(), options.headers_within);
-        connections.spawn(async move {
+        let Self { http, router, tls, within, stop } = self.clone();
+        async move {
             let connected = Connected::new();
             match tls {
                 None => attend(&http, Opening::new(socket, within), router, &stop).await,
@@ -269,14 +302,8 @@ pub async fn serve(
                 },
             }
             drop((connected, permit));
-        });
+        }
     }
-    drop(listener);
-    connections.close();
-    if tokio::time::timeout(options.finish_within, connections.wait()).await.is_err() {
-        tracing::warn!("some calls were still in flight when the server stopped");
-    }
-    Ok(())
 }
 
 /// The encrypted stream; `None`: the client did not get that far.
@@ -300,8 +327,12 @@ async fn shake_hands(tls: &Tls, socket: TcpStream, stop: &CancellationToken) -> 
 }
 
 /// Serves one connection to its end.
-async fn attend<I>(http: &Builder<AtOnce>, io: I, router: Router, stop: &CancellationToken)
-where
+async fn attend<I>(
+    http: &Builder<AtOnce>,
+    (io, clear): (Opening<I>, CancellationToken),
+    router: Router,
+    stop: &CancellationToken,
+) where
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     // outside of TLS, so that one record, too, holds many answers
@@ -309,12 +340,17 @@ where
     let connection = http.serve_connection(TokioIo::new(outbox.clone()), TowerToHyperService::new(router));
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
-        ended = outbox.carry(connection.as_mut()) => log_end(ended),
-        () = stop.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            log_end(outbox.carry(connection).await);
-        }
+        ended = outbox.carry(connection.as_mut()) => return log_end(ended),
+        () = stop.cancelled() => {}
     }
+    // one that has just come has its first request on the way: it is told no, and not cut off
+    tokio::select! {
+        ended = outbox.carry(connection.as_mut()) => return log_end(ended),
+        () = clear.cancelled() => {}
+        () = tokio::time::sleep(FIRST_REQUEST_WITHIN) => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    log_end(outbox.carry(connection).await);
 }
 
 fn log_end(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {

@@ -12,7 +12,7 @@ use domain::lifecycle::{Guard, Owner, State as _, Verdict, allowed_next, judge};
 use domain::limits::{COMMENT_MAX, TEXT_MAX};
 use domain::machine::{Machine, Phase, check_text};
 use domain::token::Role;
-use domain::{BootNodeId, Error, MacAddress, MachineId, OrderId, Reason, Timestamp};
+use domain::{BootNodeId, Code, Error, MacAddress, MachineId, OrderId, Reason, Timestamp};
 use serde_json::json;
 use std::sync::Arc;
 use store::boot_node::{self, Move};
@@ -326,6 +326,12 @@ impl Service {
             // a key of its own for each, so that the whole can be repeated
             let call = Arc::new(call.part(id));
             let outcome = self.move_boot_node(&call, BootNodeMove { id: id.clone(), ..change.clone() }).await;
+            // that nothing could be decided is about the call, not about this one: it can be repeated whole
+            if let Err(e) = &outcome
+                && matches!(e.code(), Code::Unavailable | Code::Internal | Code::DeadlineExceeded)
+            {
+                return Err(e.clone());
+            }
             results.push(BootNodeResult { id: id.clone(), outcome });
         }
         Ok(results)

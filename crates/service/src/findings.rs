@@ -1,6 +1,7 @@
 //! Findings: listed, taken up, settled. They are made and closed by whoever sees what they are about.
 
 use crate::change::Answer;
+use crate::machines::required;
 use crate::{Call, Page, PageRequest, Service};
 use domain::finding::{ACKNOWLEDGED, Finding, FindingState, RESOLVED};
 use domain::limits::COMMENT_MAX;
@@ -35,8 +36,8 @@ impl Service {
     }
 
     pub async fn get_finding(&self, id: &str) -> Result<Finding, Error> {
-        let found = self.store().point(finding::by_id(&FindingId::from_text(id))).await?;
-        found.ok_or_else(|| not_found(id))
+        let id = FindingId::from_text(required("id", id)?);
+        self.store().point(finding::by_id(&id)).await?.ok_or_else(|| not_found(id.as_str()))
     }
 
     pub async fn acknowledge_finding(&self, call: &Arc<Call>, id: &str, comment: &str) -> Result<Finding, Error> {
@@ -56,7 +57,7 @@ impl Service {
         trigger: &'static str,
     ) -> Result<Finding, Error> {
         check_text("comment", comment, COMMENT_MAX)?;
-        let (id, comment) = (FindingId::from_text(id), comment.to_owned());
+        let (id, comment) = (FindingId::from_text(required("id", id)?), comment.to_owned());
         let (key, by) = (id.to_string(), call.by.name.clone());
         self.change(call, &key, move |tx| {
             let there = finding::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?;

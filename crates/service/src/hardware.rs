@@ -1,6 +1,6 @@
 //! One machine's management controller, for people. Reads are answered within bounds. What changes a machine is
-//! refused while a run holds it, holds it against runs and others meanwhile, goes to no other machine than the one that is named, is on record before it
-//! begins (see `act`), and the machine is looked at soon after.
+//! refused while a run holds it, holds it against runs and others meanwhile, goes to no other machine than the one that
+//! is named, is on record before it begins (see `act`), and the machine is looked at soon after.
 //!
 //! A freeze stops automation, not people: as with `set_phase`, nothing here asks for it.
 

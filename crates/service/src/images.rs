@@ -1,6 +1,7 @@
 //! Images by name. The bytes are put and served by the boot service; here is what they are called.
 
 use crate::change::Answer;
+use crate::machines::required;
 use crate::{Call, Page, PageRequest, Service};
 use async_trait::async_trait;
 use domain::id::check_name;
@@ -78,8 +79,9 @@ impl Service {
     }
 
     pub async fn get_image(&self, name: &str) -> Result<Image, Error> {
-        let found = self.store().point(image::by_name(name)).await?;
-        found.filter(|image| image.state == ImageState::Present).ok_or_else(|| not_found(name))
+        let name = required("name", name)?;
+        let found = self.store().point(image::by_name(&name)).await?;
+        found.filter(|image| image.state == ImageState::Present).ok_or_else(|| not_found(&name))
     }
 
     pub async fn list_images(&self, request: &PageRequest) -> Result<Page<Image>, Error> {
@@ -92,7 +94,7 @@ impl Service {
 
     /// Takes a name away, unless a workflow needs it.
     pub async fn remove_image(&self, call: &Arc<Call>, name: &str) -> Result<Image, Error> {
-        let (name, by) = (crate::machines::required("name", name)?, call.by.name.clone());
+        let (name, by) = (required("name", name)?, call.by.name.clone());
         let key = name.clone();
         let removing = self.change(call, &key, move |tx| {
             let there = image::get_for_update(tx, &name)?.filter(|image| image.state == ImageState::Present);

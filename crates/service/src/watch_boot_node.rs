@@ -3,7 +3,7 @@
 
 use crate::{Call, Service};
 use domain::Error;
-use domain::boot_node::BootNode;
+use domain::boot_node::{BootNode, BootState};
 use futures::stream::{BoxStream, StreamExt as _};
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +25,10 @@ impl Service {
         let stream = futures::stream::try_unfold(state, |(service, call, mut follower, next, mut last)| async move {
             if let Some(node) = next {
                 return Ok(Some((node, (service, call, follower, None, last))));
+            }
+            // nothing comes after that
+            if last.state == BootState::Retired {
+                return Ok(None);
             }
             loop {
                 call.still_good(service.now())?;

@@ -1,6 +1,7 @@
 //! Boot workflows: made once, and never changed.
 
 use crate::change::Answer;
+use crate::machines::required;
 use crate::{Call, Page, PageRequest, Service};
 use domain::boot_workflow::BootWorkflow;
 use domain::{Error, Reason};
@@ -51,7 +52,8 @@ impl Service {
     }
 
     pub async fn get_workflow(&self, id: &str) -> Result<BootWorkflow, Error> {
-        self.store().point(boot_workflow::by_id(id)).await?.ok_or_else(|| not_found(id))
+        let id = required("id", id)?;
+        self.store().point(boot_workflow::by_id(&id)).await?.ok_or_else(|| not_found(&id))
     }
 
     pub async fn list_workflows(&self, request: &PageRequest) -> Result<Page<BootWorkflow>, Error> {

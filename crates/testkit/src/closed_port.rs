@@ -1,5 +1,6 @@
 //! A port at which nobody listens, and that nobody else is given while it is held: a port that a listener gave back
 //! may be a neighbour's a moment later.
+#![allow(clippy::expect_used)] // for tests only
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use tokio::net::TcpSocket;

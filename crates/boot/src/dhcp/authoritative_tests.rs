@@ -12,7 +12,7 @@ fn a_client_is_offered_an_address_and_gets_it() {
     let offered = Read::of(&answer).yours();
     assert_eq!(service.leases().leased_to(offered, at(0)), None, "an offer is no lease");
 
-    let request = Asks::request(CARD).wanting(offered).from_us().with(61, &[1, 2, 3]);
+    let request = Asks::request(CARD).wanting(offered).naming_us().with(61, &[1, 2, 3]);
     let answer = ask(&mut service, &request, 1).expect("an answer");
     let lease = Lease { address: offered, mac: CARD, until: at(3601) };
     assert_eq!(answer.lease, Some(lease), "to be kept before it is sent");
@@ -140,9 +140,9 @@ fn another_server_s_clients_are_left_alone() {
 fn a_released_address_is_nobody_s_and_comes_back_to_its_card() {
     let mut service = only_server();
     let address = bound(&mut service, CARD, 0);
-    let stranger = Asks::new(7, card(9)).having(address).from_us();
+    let stranger = Asks::new(7, card(9)).having(address).naming_us();
     assert_eq!(ask(&mut service, &stranger, 1), Err(Silence::NotItsOwn));
-    let release = Asks::new(7, CARD).having(address).from_us();
+    let release = Asks::new(7, CARD).having(address).naming_us();
     let answer = ask(&mut service, &release, 1).expect("heard");
     assert_eq!((answer.send.clone(), answer.lease), (None, Some(Lease { address, mac: CARD, until: at(1) })));
     assert_eq!(answer.told.to_string(), format!("52:54:00:4d:57:01 gave back {address}"));
@@ -155,7 +155,7 @@ fn a_released_address_is_nobody_s_and_comes_back_to_its_card() {
 fn a_declined_address_is_left_alone_and_another_is_found() {
     let mut service = only_server();
     let first = bound(&mut service, CARD, 0);
-    let decline = |mac| Asks::new(4, mac).wanting(first).from_us();
+    let decline = |mac| Asks::new(4, mac).wanting(first).naming_us();
     assert_eq!(ask(&mut service, &decline(card(9)), 1), Err(Silence::NotItsOwn));
     let answer = ask(&mut service, &decline(CARD), 1).expect("heard");
     assert_eq!((answer.send, answer.lease.map(|lease| lease.until)), (None, Some(at(1))));
@@ -200,7 +200,7 @@ fn a_relay_s_clients_get_addresses_of_their_own_network() {
     // the same card has an address here as well, and keeps both
     let here = bound(&mut service, CARD, 0);
     assert!(subnet(US).contains(here));
-    let request = Asks::request(CARD).wanting(there).from_us().by_relay(far);
+    let request = Asks::request(CARD).wanting(there).naming_us().by_relay(far);
     assert_eq!(ask(&mut service, &request, 1).map(|a| a.told.kind), Ok(Some(Kind::Ack)));
     assert_eq!(service.leases().leased_to(there, at(1)), Some(CARD));
     assert_eq!(service.leases().leased_to(here, at(1)), Some(CARD));
@@ -226,7 +226,7 @@ fn settings_that_cannot_work_are_refused() {
         change(&mut pool);
         let settings = Settings { files: files(), mode: Mode::Authoritative(vec![pool]), limits: Limits::default() };
         let here = Here { address: US, subnet: subnet(US) };
-        Responder::new(here, settings, Vec::new()).err().expect("refused")
+        Responder::new(here, settings, Vec::new()).expect_err("refused")
     };
     assert!(refused(&|p| p.first = address(104)).contains("ends before it begins"));
     assert!(refused(&|p| p.last = address(255)).contains("10.77.0.255 is no host's address in 10.77.0.0/24"));

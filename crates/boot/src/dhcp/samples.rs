@@ -113,7 +113,7 @@ impl Asks {
         self.with(50, &address.octets())
     }
 
-    pub fn from_us(self) -> Self {
+    pub fn naming_us(self) -> Self {
         self.with(54, &US.octets())
     }
 
@@ -177,7 +177,7 @@ pub fn ask(service: &mut Responder, asks: &Asks, seconds: u64) -> Result<Answer,
 /// The whole way to an address.
 pub fn bound(service: &mut Responder, mac: Mac, seconds: u64) -> Ipv4Addr {
     let offered = Read::of(&ask(service, &Asks::discover(mac), seconds).expect("an offer")).yours();
-    let request = Asks::request(mac).wanting(offered).from_us();
+    let request = Asks::request(mac).wanting(offered).naming_us();
     let answer = ask(service, &request, seconds).expect("an answer");
     assert_eq!(answer.told.kind, Some(Kind::Ack), "{}", answer.told);
     offered

@@ -16,11 +16,11 @@ use tonic_types::StatusExt as _;
 const PATIENCE: Duration = Duration::from_secs(120);
 /// One try. A server that is stopped in its tracks answers nothing.
 const ONE_TRY: Duration = Duration::from_secs(7);
-/// Nobody listened; the connection was closed while the request still waited its turn in the client, or before it
-/// could be written; or the server said good-bye without having begun with it (an HTTP/2 GOAWAY, which most clients
-/// hide by asking again).
+/// Nobody listened, or whoever did stopped before the connection was made; the connection was closed while the request
+/// still waited its turn in the client, or before it could be written; or the server said good-bye without having begun
+/// with it (an HTTP/2 GOAWAY, which most clients hide by asking again).
 const NEVER_BEGUN: [&str; 4] = [
-    "Connection refused",
+    "tcp connect error",
     "operation was canceled: connection closed",
     "stream closed because of a broken pipe",
     "connection error received: not a result of an error",

@@ -43,9 +43,9 @@ fn of_node(
 ) -> Explanation {
     let order = node.open_order();
     let waiting_for = waiting_for(node, order);
-    let deadline = order.and_then(|order| match (order.heard_at().or(order.offered_at), node.state) {
-        (Some(heard), _) => Some(heard.plus(SILENT_AFTER)),
-        (None, _) => Some(order.opened_at.plus(BOOTS_WITHIN)),
+    let deadline = order.map(|order| match order.heard_at().or(order.offered_at) {
+        Some(heard) => heard.plus(SILENT_AFTER),
+        None => order.opened_at.plus(BOOTS_WITHIN),
     });
     let at_rest = waiting_for.is_empty() && node.state != BootState::InstallFailed;
     let id = &node.id;

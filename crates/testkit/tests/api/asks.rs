@@ -26,12 +26,12 @@ pub struct Ask {
     pub other: Vec<u8>,
 }
 
-fn ask(body: &impl Message, other: &impl Message) -> Ask {
+pub(crate) fn ask(body: &impl Message, other: &impl Message) -> Ask {
     Ask { body: body.encode_to_vec(), other: other.encode_to_vec() }
 }
 
 /// Of a request that has no other.
-fn only(body: &impl Message) -> Ask {
+pub(crate) fn only(body: &impl Message) -> Ask {
     ask(body, body)
 }
 
@@ -40,7 +40,7 @@ pub const OWN: &str = "acme";
 pub const FOREIGN: &str = "globex";
 
 pub struct Asks<'a> {
-    api: &'a Api,
+    pub(crate) api: &'a Api,
     /// A machine of each customer with a run that has ended.
     settled: HashMap<&'static str, (String, String)>,
     made: AtomicUsize,
@@ -60,7 +60,11 @@ impl<'a> Asks<'a> {
 
     /// A name that was not used before.
     pub fn fresh(&self, word: &str) -> String {
-        format!("{word}-{}", self.made.fetch_add(1, Ordering::Relaxed))
+        format!("{word}-{}", self.number())
+    }
+
+    pub(crate) fn number(&self) -> usize {
+        self.made.fetch_add(1, Ordering::Relaxed)
     }
 
     async fn machine(&self, customer: &str) -> String {
@@ -96,6 +100,9 @@ impl<'a> Asks<'a> {
             "millwright.v1.EngineService" => self.of_engine(method, customer).await,
             "millwright.v1.HardwareService" => self.of_hardware(method, customer).await,
             "millwright.v1.ClusterService" => self.of_clusters(method, customer).await,
+            "millwright.v1.BootService" => self.of_boot(method).await,
+            "millwright.v1.ImageService" => self.of_images(method).await,
+            "millwright.v1.FindingService" => self.of_findings(method).await,
             _ => self.of_others(service, method, customer).await,
         };
         made.unwrap_or_else(|| panic!("no request for {call}: add one, then look at its row in golden/access.txt"))

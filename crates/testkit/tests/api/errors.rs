@@ -22,6 +22,10 @@ fn documented(reason: Reason) -> Code {
         | Reason::ExecutionNotFound
         | Reason::TokenNotFound
         | Reason::CredentialNotFound
+        | Reason::BootNodeNotFound
+        | Reason::WorkflowNotFound
+        | Reason::FindingNotFound
+        | Reason::ImageNotFound
         | Reason::IdNotFound
         | Reason::NoSuchPath => Code::NotFound,
         // "active run, illegal transition or hard invariant"
@@ -39,6 +43,10 @@ fn documented(reason: Reason) -> Code {
         | Reason::LastAdmin
         | Reason::CredentialInUse
         | Reason::CredentialMissing
+        | Reason::WorkflowMissing
+        | Reason::ForceNeeded
+        | Reason::MachineInUse
+        | Reason::ImageInUse
         | Reason::SecretKeyUnavailable
         | Reason::LoginRefused
         | Reason::UntrustedCertificate
@@ -52,13 +60,17 @@ fn documented(reason: Reason) -> Code {
         | Reason::InvalidPlan
         | Reason::UnknownRunType => Code::InvalidArgument,
         // "reused request id with another body", "a MAC, serial or system UUID that another machine holds"
-        Reason::RequestIdReused | Reason::IdempotencyKeyReused | Reason::PlanExists | Reason::IdentityTaken => {
-            Code::AlreadyExists
-        }
+        Reason::RequestIdReused
+        | Reason::IdempotencyKeyReused
+        | Reason::PlanExists
+        | Reason::WorkflowExists
+        | Reason::IdentityTaken => Code::AlreadyExists,
         // "no or bad token"
-        Reason::TokenMissing | Reason::TokenInvalid | Reason::TokenExpired | Reason::TokenRevoked => {
-            Code::Unauthenticated
-        }
+        Reason::TokenMissing
+        | Reason::TokenInvalid
+        | Reason::TokenExpired
+        | Reason::TokenRevoked
+        | Reason::ReportTokenInvalid => Code::Unauthenticated,
         // "not allowed"
         Reason::RoleTooLow | Reason::OutOfScope => Code::PermissionDenied,
         // "database away"
@@ -106,7 +118,8 @@ fn the_reasons_are_spelt_as_they_were() {
         DEADLINE_EXCEEDED INTERNAL NO_SUCH_PATH METHOD_NOT_ALLOWED CREDENTIAL_NOT_FOUND CREDENTIAL_IN_USE \
         CREDENTIAL_MISSING SECRET_KEY_UNAVAILABLE LOGIN_REFUSED UNTRUSTED_CERTIFICATE HOST_KEY_CHANGED WRONG_MACHINE \
         PROVIDER_REFUSED ENDPOINT_BUSY UNREACHABLE CONNECTION_REFUSED CIRCUIT_OPEN BAD_ANSWER PROVIDER_SILENT \
-        MACHINE_RETIRED MACHINE_HELD";
+        MACHINE_RETIRED MACHINE_HELD BOOT_NODE_NOT_FOUND WORKFLOW_NOT_FOUND FINDING_NOT_FOUND IMAGE_NOT_FOUND \
+        WORKFLOW_EXISTS REPORT_TOKEN_INVALID WORKFLOW_MISSING FORCE_NEEDED MACHINE_IN_USE IMAGE_IN_USE";
     let now: Vec<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
     for word in known.split_whitespace() {
         assert!(now.contains(&word), "{word} is gone or renamed");

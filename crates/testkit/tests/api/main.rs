@@ -4,6 +4,7 @@
 
 mod access;
 mod asks;
+mod asks_boot;
 mod audit;
 mod auth;
 mod callers;

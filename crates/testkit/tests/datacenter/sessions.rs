@@ -6,7 +6,7 @@ use datacenter::{Datacenter, Options};
 use domain::Secret;
 use domain::credential::{BmcLogin, Credential};
 use domain::machine::MachineSpec;
-use provider::{Ack, Inspect as _, Keyring as _, Management as _, Provider};
+use provider::{Ack, Inspect as _, Management as _, Provider};
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::http_faults::Fault;
@@ -38,13 +38,13 @@ async fn another_login_closes_the_session_of_the_last() {
     let g = Ground::bmc_only(options()).await;
     g.look().await;
     let auditor = BmcLogin { username: "auditor".into(), password: Secret::new("looks only") };
-    g.keyring.replace("bmc", &Credential::Bmc(auditor)).await.expect("kept");
+    g.keyring.set("bmc", Credential::Bmc(auditor));
     g.look().await;
     until("the first is closed", || g.responder.open_sessions() == 1).await;
     assert_eq!(logins(&g.responder), 2);
     // and a password that is changed: whatever was tried on the way
     let operator = BmcLogin { username: "operator".into(), password: Secret::new(PASSWORD) };
-    g.keyring.replace("bmc", &Credential::Bmc(operator)).await.expect("kept");
+    g.keyring.set("bmc", Credential::Bmc(operator));
     assert_eq!(g.dc.rotate_password(&g.target).await, Ok(Ack::Done));
     g.look().await;
     until("only the last is open", || g.responder.open_sessions() == 1).await;

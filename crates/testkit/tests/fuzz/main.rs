@@ -7,6 +7,7 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test throughout")]
 
 mod backup;
+mod dhcp;
 mod filter;
 mod grpc;
 mod images;
@@ -16,5 +17,6 @@ mod lists;
 mod pem;
 mod rest;
 mod rows;
+mod tftp;
 mod wire;
 mod world;

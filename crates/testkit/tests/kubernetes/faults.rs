@@ -319,6 +319,7 @@ async fn a_call_to_a_cluster_ends_before_the_engine_gives_it_up() {
         labels: Default::default(),
         spec: domain::machine::MachineSpec { system_uuid: UUID.to_owned(), ..Default::default() },
         notes: Default::default(),
+        by: provider::By::System,
     };
     use provider::ClusterControl as _;
     let late = provider.membership(&target, "prod").await.expect_err("never answered");

@@ -4,6 +4,7 @@
 mod fixture;
 mod idle;
 mod isolation;
+mod orders;
 mod proof;
 mod runs;
 mod staleness;

@@ -263,12 +263,98 @@ fn hardware() -> Vec<Case> {
     ]
 }
 
+/// Of a node that waits, and of one that is retired.
+fn boot(node: &str, retired: &str) -> Vec<Case> {
+    let id = |id: &str| json!({ "id": id });
+    let at = |id: &str, rest: &str| format!("/nodes/{id}{rest}");
+    let workflow = json!({ "id": "w-1", "kernel": "vmlinuz" });
+    let card = json!({ "mac_address": CARD });
+    let (name, many) = (json!({ "name": "nobody" }), json!({ "ids": [node], "state": "pending" }));
+    let handled = json!({ "id": "fnd_nobody", "comment": "a test" });
+    let finding = "/admin/findings/fnd_nobody";
+    vec![
+        case("millwright.v1.BootService.ListBootNodes", json!({}), "GET", "/nodes", None),
+        case("millwright.v1.BootService.CreateBootNode", card.clone(), "POST", "/nodes", Some(card)),
+        case("millwright.v1.BootService.GetBootNode", id(CARD), "GET", &at(CARD, ""), None),
+        case("millwright.v1.BootService.WatchBootNode", id(retired), "GET", &at(retired, "/watch"), None),
+        case(
+            "millwright.v1.BootService.UpdateBootNode",
+            json!({ "id": node, "group": "a" }),
+            "PATCH",
+            &at(node, ""),
+            Some(json!({ "group": "a" })),
+        ),
+        case("millwright.v1.BootService.RetireBootNode", id(retired), "DELETE", &at(retired, ""), None),
+        case(
+            "millwright.v1.BootService.SetBootNodeState",
+            json!({ "id": node, "state": "pending" }),
+            "PATCH",
+            &at(node, "/state"),
+            Some(json!({ "state": "pending" })),
+        ),
+        case("millwright.v1.BootService.SetBootNodeStates", many.clone(), "POST", "/nodes:setStates", Some(many)),
+        case(
+            "millwright.v1.BootService.GetBootNodeHistory",
+            json!({ "id": node, "limit": 1 }),
+            "GET",
+            &at(node, "/history?limit=1"),
+            None,
+        ),
+        case("millwright.v1.BootService.ListWorkflows", json!({}), "GET", "/workflows", None),
+        case("millwright.v1.BootService.GetWorkflow", id("w-1"), "GET", "/workflows/w-1", None),
+        case("millwright.v1.BootService.CreateWorkflow", workflow.clone(), "POST", "/workflows", Some(workflow)),
+        case("millwright.v1.ImageService.ListImages", json!({}), "GET", "/images", None),
+        case("millwright.v1.ImageService.GetImage", name.clone(), "GET", "/images/nobody", None),
+        case("millwright.v1.ImageService.RemoveImage", name, "DELETE", "/images/nobody", None),
+        case("millwright.v1.FindingService.ListFindings", json!({}), "GET", "/admin/findings", None),
+        case("millwright.v1.FindingService.GetFinding", id("fnd_nobody"), "GET", finding, None),
+        case(
+            "millwright.v1.FindingService.AcknowledgeFinding",
+            handled.clone(),
+            "POST",
+            &format!("{finding}/acknowledge"),
+            Some(json!({ "comment": "a test" })),
+        ),
+        case(
+            "millwright.v1.FindingService.ResolveFinding",
+            handled,
+            "POST",
+            &format!("{finding}/resolve"),
+            Some(json!({ "comment": "a test" })),
+        ),
+    ]
+}
+
+const CARD: &str = "52:54:00:4d:59:01";
+
+/// A boot node with a workflow, and one that is retired.
+async fn boot_nodes(world: &World) -> (String, String) {
+    world.http.post("/api/v1/workflows", &json!({ "id": "w-1", "kernel": "vmlinuz" })).await.ok();
+    let mut ids = Vec::new();
+    for mac in [CARD, "52:54:00:4d:59:02"] {
+        let new = json!({ "mac_address": mac, "workflow_id": "w-1" });
+        let made = world.http.post("/api/v1/nodes", &new).await.ok();
+        ids.push(made["id"].as_str().expect("an id").to_owned());
+    }
+    let retired = ids.pop().expect("two");
+    world.http.send("DELETE", &format!("/api/v1/nodes/{retired}"), &[], b"").await.ok();
+    (ids.remove(0), retired)
+}
+
 /// Calls that rightly end in a refusal here: what they are about has ended, or is not there.
 const REFUSED_HERE: &[&str] = &[
     "baremetal.v1.RunService.CancelRun",
     "millwright.v1.EngineService.CancelExecution",
     "millwright.v1.EngineService.TerminateExecution",
     "millwright.v1.TokenService.RevokeToken",
+    // the card is taken, it is retired already, and there are none
+    "millwright.v1.BootService.CreateBootNode",
+    "millwright.v1.BootService.RetireBootNode",
+    "millwright.v1.ImageService.GetImage",
+    "millwright.v1.ImageService.RemoveImage",
+    "millwright.v1.FindingService.GetFinding",
+    "millwright.v1.FindingService.AcknowledgeFinding",
+    "millwright.v1.FindingService.ResolveFinding",
     // it names no cluster
     "millwright.v1.ClusterService.CordonMachine",
     "millwright.v1.ClusterService.DrainMachine",
@@ -279,10 +365,10 @@ const REFUSED_HERE: &[&str] = &[
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_answers_alike_through_both_doors() {
     let (world, run) = World::lived_in().await;
-    let cases: Vec<Case> = [machines_and_plans(), runs(&run), operations(&run), access_and_sight(), hardware()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let (node, retired) = boot_nodes(&world).await;
+    let calls =
+        [machines_and_plans(), runs(&run), operations(&run), access_and_sight(), hardware(), boot(&node, &retired)];
+    let cases: Vec<Case> = calls.into_iter().flatten().collect();
     let covered: BTreeSet<&str> = cases.iter().map(|c| c.rpc).collect();
     let missing: Vec<String> =
         methods().iter().map(|m| m.full_name().to_owned()).filter(|m| !covered.contains(m.as_str())).collect();

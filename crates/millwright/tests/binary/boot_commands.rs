@@ -241,7 +241,7 @@ fn images_are_added_whole_or_not_at_all_and_freed_with_their_last_name() {
     let (path, digest) = (file.display().to_string(), sha256(&file));
     let added = server.ok(&["image", "add", &path, "--sha256", &digest]);
     assert!(added.contains("disk.raw added") && added.contains(&digest), "{added}");
-    assert_eq!(stored(&data), [digest.clone()]);
+    assert_eq!(stored(&data), [digest.as_str()]);
     assert_eq!(std::fs::read(data.join("images/sha256").join(&digest)).expect("read"), bytes);
     // what is served is what was added
     let (status, served) = http(&server.url, "GET", "/images/disk.raw", None, b"");
@@ -271,7 +271,7 @@ fn images_are_added_whole_or_not_at_all_and_freed_with_their_last_name() {
     gone.write_all(format!("{head}content-length: 2000000\r\n\r\n{}", "x".repeat(1_500_000)).as_bytes()).expect("sent");
     until("half of it is there", || (stored(&data).len() == 2).then_some(()));
     drop(gone);
-    until("nothing came of any of these", || (stored(&data) == [digest.clone()]).then_some(()));
+    until("nothing came of any of these", || (stored(&data) == [digest.as_str()]).then_some(()));
     server.run(&["image", "show", "x"]).with(3);
     // a second name for the same bytes, and a name that comes to mean others
     server.ok(&["image", "add", &path, "--name", "copy.raw"]);

@@ -48,6 +48,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tonic::codegen::Service as _;
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
@@ -154,11 +155,17 @@ fn router(
     let bounds = RestOptions { body_bytes_max: max, body_within: options.body_within, heartbeat: options.heartbeat };
     let rest = rest::router(service.clone(), grpc.clone(), bounds)?;
     let ready = service.clone();
+    // a path beside the calls may share its name with one: what it does not take is the call's
+    let others = rest.clone();
+    let beside = options.beside.clone().method_not_allowed_fallback(move |request: Request| {
+        let mut others = others.clone();
+        async move { others.call(request).await }
+    });
     Ok(Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(move || readyz(ready.clone())))
         .merge(page::route(service, options))
-        .merge(options.beside.clone())
+        .merge(beside)
         .merge(rest)
         .fallback_service(grpc.layer(from_fn(only_grpc)))
         // the outermost: whatever answers, the answer has the request's id

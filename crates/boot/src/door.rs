@@ -9,12 +9,14 @@ use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
+use domain::boot_decision::{Serve, Setup, decide};
 use domain::boot_node::Claims;
 use domain::boot_workflow::is_url;
 use domain::install_order::OrderTask;
-use domain::{Error, Reason};
+use domain::install_report::Said;
+use domain::{Error, Reason, metric};
 use serde::Deserialize;
-use service::{BootRequest, BootSetup, Ordered, Report, Service};
+use service::{BootRequest, BootSetup, Booting, Ordered, Report, Reported, Service};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -106,6 +108,15 @@ fn token(headers: &HeaderMap) -> Option<String> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim().to_owned())
 }
 
+fn served(what: &'static str) {
+    metrics::counter!(metric::BOOT_DECISIONS.name, "served" => what).increment(1);
+}
+
+fn reported(said: Option<Said>, outcome: &'static str) {
+    let said = said.map_or("facts", Said::as_str);
+    metrics::counter!(metric::BOOT_REPORTS.name, "said" => said, "outcome" => outcome).increment(1);
+}
+
 fn refused(e: Error) -> Response {
     api::rest_error(e)
 }
@@ -134,23 +145,34 @@ async fn boot(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery, request: R
     };
     let asks = BootRequest { mac: value(&query, "mac").to_owned(), claims };
     let polls = value(&query, "polls").parse().unwrap_or(0u32).min(POLLS_MAX);
-    match door.service.boot(&asks, &door.setup).await {
+    match door.decide(&asks).await {
         Ok(booting) => {
             if booting.token.is_some() && !door.was_leased(peer, &booting.node.mac) {
                 tracing::warn!(mac = %booting.node.mac, ?peer, "an installer was asked for from an address that was leased to another");
+                served("refused");
                 let why = "this address was not leased to this machine";
-                let serve = domain::boot_decision::Serve::Error { why: why.to_owned() };
+                let serve = Serve::Error { why: why.to_owned() };
                 return text(StatusCode::OK, script::script(&door.places, &booting.node, &serve, None, None, polls));
             }
             let (serve, workflow) = (&booting.serve, booting.workflow.as_ref());
             tracing::info!(node = %booting.node.id, mac = %booting.node.mac, ?serve, "a machine boots");
+            served(match serve {
+                Serve::LocalDisk { .. } => "disk",
+                Serve::Discover => "discover",
+                Serve::Installer { .. } => "installer",
+                Serve::Wait { .. } | Serve::AttemptLost => "wait",
+                Serve::Error { .. } => "error",
+            });
             let token = booting.token.as_deref();
             text(StatusCode::OK, script::script(&door.places, &booting.node, serve, workflow, token, polls))
         }
         // what cannot be decided boots from its disk: iPXE shows no body of an error
-        Err(e) if e.reason.code() == domain::Code::Unavailable => refused(e),
-        Err(e) if e.reason == Reason::InvalidField => refused(e),
+        Err(e) if e.code() == domain::Code::Unavailable || e.reason == Reason::InvalidField => {
+            served("refused");
+            refused(e)
+        }
         Err(e) => {
+            served("disk");
             tracing::warn!(mac = asks.mac, error = %e, "a machine boots from its disk, since it could not be decided otherwise");
             text(StatusCode::OK, script::disk(&e.message))
         }
@@ -158,6 +180,29 @@ async fn boot(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery, request: R
 }
 
 impl Door {
+    /// What a machine boots. A look at a stranger needs our own installer: where that is not there it is not tried, for
+    /// a script that loads nothing would ask for ever.
+    async fn decide(&self, asks: &BootRequest) -> Result<Booting, Error> {
+        let booting = self.service.boot(asks, &self.setup).await?;
+        if booting.serve != Serve::Discover || self.has_installer().await? {
+            return Ok(booting);
+        }
+        tracing::warn!(node = %booting.node.id, mac = %booting.node.mac, "a machine is not looked at: there is no installer; 'millwright image build-installer' makes one");
+        let serve = decide(&booting.node, None, Setup { can_discover: false, ..self.setup.serves });
+        Ok(Booting { serve, ..booting })
+    }
+
+    async fn has_installer(&self) -> Result<bool, Error> {
+        for name in [&self.places.installer_kernel, &self.places.installer_initrd] {
+            match self.service.get_image(name).await {
+                Ok(_) => {}
+                Err(e) if e.reason == Reason::ImageNotFound => return Ok(false),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(true)
+    }
+
     fn was_leased(&self, peer: Option<IpAddr>, mac: &domain::MacAddress) -> bool {
         match (&self.leases, peer) {
             (None, _) => true,
@@ -351,15 +396,16 @@ async fn take(door: &Door, headers: &HeaderMap, body: &[u8], id: Option<String>)
         inventory: sent.facts.and_then(object),
         evidence: sent.evidence.and_then(object),
     };
+    let said = report.status.as_deref().and_then(|status| Said::parse(status).ok());
     match door.service.report(report, &door.setup).await {
-        Ok(reported) => {
-            let answer = serde_json::json!({
-                "applied": reported.applied,
-                "state": reported.state,
-                "reason": reported.reason,
-            });
+        Ok(Reported { applied, state, reason }) => {
+            reported(said, if applied { "applied" } else { "ignored" });
+            let answer = serde_json::json!({ "applied": applied, "state": state, "reason": reason });
             (StatusCode::OK, [(CONTENT_TYPE, "application/json")], answer.to_string()).into_response()
         }
-        Err(e) => refused(e),
+        Err(e) => {
+            reported(said, "refused");
+            refused(e)
+        }
     }
 }

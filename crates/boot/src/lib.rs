@@ -8,6 +8,7 @@ pub mod dhcp;
 pub mod door;
 pub mod images;
 pub mod interface;
+pub mod lease_file;
 pub mod line;
 mod mac;
 pub mod port;

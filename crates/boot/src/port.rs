@@ -1,9 +1,13 @@
 //! The port that machines boot from: HTTP/1 in the clear, which is what firmware, iPXE and a small installer speak.
 //! Everything on it is bounded: connections, the time for a request's head, and how long a reader may take nothing.
 
+use crate::door::Peer;
 use crate::line::Line;
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1::Builder;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::sync::Arc;
@@ -57,8 +61,8 @@ pub async fn serve(listener: TcpListener, router: Router, options: PortOptions, 
             accepted = listener.accept() => accepted,
             () = stop.cancelled() => break,
         };
-        let socket = match accepted {
-            Ok((socket, _)) => socket,
+        let (socket, from) = match accepted {
+            Ok(accepted) => accepted,
             Err(e) => {
                 // out of file descriptors, or a client that left at once: go on
                 tracing::warn!(error = %e, "accepting a connection");
@@ -68,7 +72,12 @@ pub async fn serve(listener: TcpListener, router: Router, options: PortOptions, 
         };
         prepare(&socket);
         let io = TokioIo::new(Line::new(socket, options.stalled_for));
-        let connection = http.serve_connection(io, TowerToHyperService::new(router.clone()));
+        let (router, peer) = (TowerToHyperService::new(router.clone()), Peer(from.ip().to_canonical()));
+        let answer = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(peer);
+            router.call(request)
+        });
+        let connection = http.serve_connection(io, answer);
         let stop = stop.clone();
         connections.spawn(async move {
             let mut connection = std::pin::pin!(connection);

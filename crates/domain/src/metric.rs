@@ -116,6 +116,16 @@ catalogue! {
     TLS_EXPIRY = "tls_certificate_expiry_timestamp_seconds", Gauge, [],
         "When the certificate in use ends, as Unix time; absent without TLS";
 
+    // network boot
+    BOOT_DECISIONS = "boot_decisions_total", Counter, ["served"],
+        "Machines that asked what to boot, by what they were served";
+    BOOT_REPORTS = "boot_reports_total", Counter, ["said", "outcome"],
+        "Reports of installers and discovery boots, by what they said and what came of it";
+    NETBOOT = "netboot_total", Counter, ["what"],
+        "DHCP and TFTP on the provisioning network: what was heard and what was done";
+    IMAGE_READERS = "image_readers", Gauge, [],
+        "Machines that are reading an image now";
+
     // the process
     BUILD_INFO = "build_info", Gauge, ["version"],
         "1, with the version of this server";
@@ -133,6 +143,37 @@ pub const WAITS_FOR: [&str; 8] =
 
 /// Values of `lane`.
 pub const LANES: [&str; 3] = ["writes", "reads", "engine_reads"];
+
+/// Values of `served`.
+pub const SERVED: [&str; 6] = ["disk", "discover", "installer", "wait", "error", "refused"];
+
+/// Values of `said`, and of `outcome`.
+pub const SAID: [&str; 5] = ["facts", "started", "progress", "complete", "failed"];
+pub const REPORTED: [&str; 3] = ["applied", "ignored", "refused"];
+
+/// Values of `what`.
+pub const HEARD_AND_DONE: [&str; 20] = [
+    "dhcp_received",
+    "dhcp_offers",
+    "dhcp_acks",
+    "dhcp_naks",
+    "dhcp_ended",
+    "dhcp_malformed",
+    "dhcp_too_many",
+    "dhcp_not_for_us",
+    "dhcp_nothing_to_give",
+    "dhcp_not_kept",
+    "tftp_received",
+    "tftp_malformed",
+    "tftp_refused",
+    "tftp_too_many",
+    "tftp_begun",
+    "tftp_done",
+    "tftp_broken",
+    "tftp_resent",
+    "tftp_strangers",
+    "send_failures",
+];
 
 /// What came of an attempt at a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

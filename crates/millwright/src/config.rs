@@ -1,5 +1,6 @@
 //! The configuration: a TOML file, then the environment (`MILLWRIGHT_SECTION__KEY`), then flags.
 
+use crate::netboot_config::Netboot;
 use crate::toml_error;
 use domain::Secret;
 use domain::limits::short;
@@ -19,6 +20,7 @@ pub struct Config {
     pub providers: BTreeMap<String, Provider>,
     pub datacenter: Datacenter,
     pub images: BTreeMap<String, ImageSource>,
+    pub netboot: Netboot,
     pub shutdown: Shutdown,
     pub limits: Limits,
     pub log: Log,
@@ -381,6 +383,7 @@ impl Config {
         self.observe.check()?;
         self.datacenter.check()?;
         self.secrets.check()?;
+        self.netboot.check()?;
         crate::logging::filter(&self.log.level)?;
         match (&self.tls.cert, &self.tls.key) {
             (Some(_), None) => return Err("tls.key: is missing; tls.cert needs its private key".to_owned()),
@@ -478,6 +481,9 @@ mod tests {
             ("[providers.dc]\nkind = 'telepathy'", "providers.dc.kind"),
             ("[providers.datacenter]\nkind = 'sim'", "[datacenter]"),
             ("[datacenter]\nredfish_calls = 0", "datacenter.redfish_calls"),
+            ("[netboot]\nmode = 'authoritative'", "netboot.range"),
+            ("[netboot]\nstrangers = 'welcome'", "strangers"),
+            ("[netboot]\nrouter = 'gateway'", "router"),
             ("[images.a]\niso = 'x'", "iso"),
             ("[server", "test.toml"),
             ("[tls]\ncert = 'a.pem'", "tls.key"),
@@ -501,6 +507,25 @@ mod tests {
         text.lines().map(|line| shown(line).unwrap_or_else(|| line.to_owned()) + "\n").collect()
     }
 
+    /// The section without what the example only shows how to set.
+    fn by_default(shown: Netboot) -> Netboot {
+        let Netboot { interface, listen, public_url, mode, range, router, dns, reservations, .. } = Netboot::default();
+        let Netboot { promoted_groups, images_folder, .. } = Netboot::default();
+        Netboot {
+            interface,
+            listen,
+            public_url,
+            mode,
+            range,
+            router,
+            dns,
+            reservations,
+            promoted_groups,
+            images_folder,
+            ..shown
+        }
+    }
+
     #[test]
     fn the_example_names_every_key_and_shows_the_defaults() {
         let as_it_is = parse(include_str!("../../../deploy/millwright.toml"), &[]).expect("the example parses");
@@ -516,6 +541,7 @@ mod tests {
             (format!("{:?}", config.engine), format!("{:?}", default.engine)),
             (format!("{:?}", config.limits), format!("{:?}", default.limits)),
             (format!("{:?}", config.datacenter), format!("{:?}", default.datacenter)),
+            (format!("{:?}", by_default(config.netboot)), format!("{:?}", default.netboot)),
             (format!("{:?}", config.shutdown), format!("{:?}", default.shutdown)),
             (format!("{:?}", config.metrics), format!("{:?}", default.metrics)),
             (

@@ -9,6 +9,8 @@ mod doctor;
 mod fuzz;
 mod logging;
 mod maintenance;
+mod netboot;
+mod netboot_config;
 mod open_files;
 mod plan_folder;
 mod providers;

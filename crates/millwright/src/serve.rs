@@ -4,6 +4,7 @@ use crate::config::{ActiveRuns, Config};
 use crate::data_dir::{AdminToken, DataDir, Start};
 use crate::logging::Logging;
 use crate::maintenance::say;
+use crate::netboot::{Netboot, Running};
 use crate::open_files;
 use crate::plan_folder;
 use crate::providers;
@@ -28,6 +29,7 @@ use workflow::RunWorkflow;
 #[command(after_help = "Examples:
   millwright serve --sim 10
   millwright serve --database postgres://millwright@db/millwright --config /etc/millwright.toml
+  millwright serve --netboot eno2 --config /etc/millwright.toml
 
 Every key of the configuration can be set as MILLWRIGHT_SECTION__KEY, e.g. MILLWRIGHT_ENGINE__WORKERS=64.")]
 pub struct ServeOptions {
@@ -47,6 +49,9 @@ pub struct ServeOptions {
     /// Offer the provider `sim`, and register N simulated machines at the first start
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "0")]
     pub sim: Option<usize>,
+    /// Boot machines from the network that this interface is on: DHCP and TFTP there, and HTTP at netboot.listen
+    #[arg(long, value_name = "IFACE")]
+    pub netboot: Option<String>,
     /// At a stop, cancel the active runs instead of handing them over
     #[arg(long)]
     pub cancel_runs_on_shutdown: bool,
@@ -74,6 +79,7 @@ pub struct Server {
     engine: Engine,
     providers: Providers,
     reconciler: Reconciler,
+    netboot: Running,
     stop: CancellationToken,
     /// Whether it speaks TLS.
     encrypted: bool,
@@ -98,6 +104,9 @@ async fn serve(options: &ServeOptions, config: &Config) -> Result<ExitCode, Stri
     let mut signals = StopSignals::listen()?;
     say(&format!("millwright {} listens on {}", env!("CARGO_PKG_VERSION"), server.url()));
     say(&format!("data folder: {}", server.data.path.display()));
+    if let Some(told) = &server.netboot.told {
+        say(told);
+    }
     if let AdminToken::Made(_) = &server.admin {
         say("a new administrator token was made");
     }
@@ -159,6 +168,9 @@ fn configure(options: &ServeOptions) -> Result<Config, String> {
     if let Some(url) = &options.database {
         url.clone_into(&mut config.database.url);
     }
+    if let Some(interface) = &options.netboot {
+        config.netboot.interface = Some(interface.clone());
+    }
     if options.cancel_runs_on_shutdown {
         config.shutdown.active_runs = ActiveRuns::Cancel;
     }
@@ -204,14 +216,17 @@ impl Server {
         let tls = load_tls(config, &ambient)?;
         let listener = listen(&config.server.listen, tls.is_some() || options.allow_plaintext).await?;
         let address = listener.local_addr().map_err(|e| format!("listening on {}: {e}", config.server.listen))?;
+        let url = url_of(tls.is_some(), address);
+        let netboot = Netboot::open(config, &data.path, &service, &ambient).await?;
         engine.start().await.map_err(|e| format!("starting the engine: {e}"))?;
         let reconciler = Reconciler::start(service.store(), providers.clone(), observing);
         let stop = CancellationToken::new();
         let encrypted = tls.is_some();
         let serving = api::ServerOptions {
             tls,
-            metrics: Some(metrics),
+            metrics: Some(netboot.measured(metrics)),
             metrics_public: config.metrics.public,
+            beside: netboot.beside(config, &service, &config.netboot.public_url.clone().unwrap_or(url)),
             ..api::ServerOptions::default()
         };
         let deaf = CancellationToken::new();
@@ -222,6 +237,7 @@ impl Server {
             drop(guard);
             ended
         });
+        let netboot = netboot.run(config, &service, &stop, deaf.clone().drop_guard());
         let cancel_runs = config.shutdown.active_runs == ActiveRuns::Cancel;
         Ok(Self {
             service,
@@ -231,6 +247,7 @@ impl Server {
             engine,
             providers,
             reconciler,
+            netboot,
             stop,
             encrypted,
             listening,
@@ -240,7 +257,7 @@ impl Server {
     }
 
     pub fn url(&self) -> String {
-        format!("{}://{}", if self.encrypted { "https" } else { "http" }, self.address)
+        url_of(self.encrypted, self.address)
     }
 
     /// Refuses new calls, ends the streams, hands the work over, lets calls in flight finish.
@@ -262,6 +279,7 @@ impl Server {
             Ok(Err(e)) => tracing::error!(error = %e, "serving"),
             Err(e) => tracing::error!(error = %e, "serving"),
         }
+        self.netboot.ended().await;
         // nobody asks a machine any more
         if tokio::time::timeout(CLOSE_WITHIN, self.providers.close()).await.is_err() {
             tracing::warn!("not every controller closed its session in time; what is left ends by itself");
@@ -270,6 +288,10 @@ impl Server {
         // the last writes are durable before the process ends
         drop(tokio::task::spawn_blocking(move || store.close()).await);
     }
+}
+
+fn url_of(encrypted: bool, address: SocketAddr) -> String {
+    format!("{}://{address}", if encrypted { "https" } else { "http" })
 }
 
 pub(crate) fn database(database: &crate::config::Database, embedded: PathBuf) -> Result<Options, String> {
@@ -320,6 +342,7 @@ fn reconciler_options(config: &Config, instance: &str) -> ReconcilerOptions {
         timeout: Duration::from_secs(observe.timeout_seconds),
         concurrency: observe.concurrency,
         stale_after: Duration::from_secs(observe.stale_after()),
+        silent_after: config.netboot.silent_after(),
         ..ReconcilerOptions::new(instance)
     }
 }

@@ -124,6 +124,9 @@ pub const RULES: &[Rule] = &[
     rule("millwright.v1.ClusterService/DeleteClusterNode", Operator, Changes, Fleet),
 ];
 
+/// Bytes of images come by plain HTTP, which no proto declares; what machines boot is root on the fleet.
+pub const PUT_IMAGE: Rule = rule("millwright.v1.ImageService/PutImage", Admin, Changes, Fleet);
+
 /// The calls and pages that are not ours to declare in proto, by the beginning of their path. `None`:
 /// open to anybody.
 pub const PATHS: &[(&str, Option<Role>)] = &[

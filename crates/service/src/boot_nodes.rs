@@ -1,7 +1,7 @@
 //! Boot nodes: brought, assigned, approved, verified, marked, retired. What a person decides; the machines' own part is
 //! in `booting`.
 
-use crate::change::Answer;
+use crate::change::{Answer, Key};
 use crate::machines::required;
 use crate::{Call, Page, PageRequest, Service};
 use domain::boot_node::{BootNode, BootState, Claims, REGISTERED, SET_STATE};
@@ -320,6 +320,15 @@ impl Service {
     ) -> Result<Vec<BootNodeResult>, Error> {
         if ids.is_empty() || ids.len() > BULK_MAX {
             return Err(Error::field("ids", format!("has {} entries; use 1 to {BULK_MAX}", ids.len())));
+        }
+        if let Some(key) = Key::of(call) {
+            // each node has a key of its own below, which would not notice that they are others
+            let (caller, entity) = (call.by.caller(), format!("bulk/{}", call.by.token_id));
+            let known = move |tx: &mut Tx<'_>| match key.known(tx)? {
+                Some(_) => Ok(()),
+                None => key.remember(tx, "several"),
+            };
+            self.store().write(&caller, &entity, known).await?;
         }
         let mut results = Vec::with_capacity(ids.len());
         for id in ids {

@@ -3,6 +3,7 @@
 use crate::change::Answer;
 use crate::machines::required;
 use crate::{Call, Page, PageRequest, Service};
+use async_trait::async_trait;
 use domain::id::check_name;
 use domain::image::{ADDED, Image, ImageState, REMOVED};
 use domain::{Error, Reason};
@@ -16,6 +17,13 @@ pub struct NewImage {
     pub sha256: String,
     pub bytes: u64,
     pub kind: String,
+}
+
+/// Where the bytes of images are kept.
+#[async_trait]
+pub trait ImageBytes: Send + Sync {
+    /// A name is gone that meant these bytes: they go, too, unless another one means them.
+    async fn unnamed(&self, service: &Service, sha256: &str);
 }
 
 fn not_found(name: &str) -> Error {
@@ -39,6 +47,11 @@ impl Answer for Image {
 }
 
 impl Service {
+    /// Whom to tell when a name is gone. The first word counts.
+    pub fn keeps_image_bytes(&self, bytes: Arc<dyn ImageBytes>) {
+        drop(self.inner.image_bytes.set(bytes));
+    }
+
     /// Bytes that are in the image store get a name. The same again: no change.
     pub async fn name_image(&self, call: &Arc<Call>, new: NewImage) -> Result<Image, Error> {
         check_name("name", &new.name)?;
@@ -82,7 +95,8 @@ impl Service {
     /// Takes a name away, unless a workflow needs it.
     pub async fn remove_image(&self, call: &Arc<Call>, name: &str) -> Result<Image, Error> {
         let (name, by) = (required("name", name)?, call.by.name.clone());
-        self.change(call, &name.clone(), move |tx| {
+        let key = name.clone();
+        let removing = self.change(call, &key, move |tx| {
             let there = image::get_for_update(tx, &name)?.filter(|image| image.state == ImageState::Present);
             let there = there.ok_or_else(|| not_found(&name))?;
             if let Some(workflow) = image::workflow_with(tx, &name)? {
@@ -92,8 +106,12 @@ impl Service {
             let gone = Image { state: ImageState::Removed, ..there.clone() };
             image::put(tx, Some(&there), &gone, &Cause::operator(&by, REMOVED, ""))?;
             Ok(gone)
-        })
-        .await
+        });
+        let gone = removing.await?;
+        if let Some(bytes) = self.inner.image_bytes.get() {
+            bytes.unnamed(self, &gone.sha256).await;
+        }
+        Ok(gone)
     }
 
     /// Whether any name means these bytes.

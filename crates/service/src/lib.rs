@@ -42,7 +42,7 @@ mod workflows;
 use domain::{Error, Reason, Timestamp};
 use engine::Engine;
 use provider::Providers;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use store::token::revoked_by_row;
 use store::{Feed, Store};
@@ -58,7 +58,7 @@ pub use clusters::{Drained, Evict};
 pub use credentials::{CredentialView, KeyRotation, NewCredential};
 pub use engine_admin::Described;
 pub use hardware::{Discover, SetBoot};
-pub use images::NewImage;
+pub use images::{ImageBytes, NewImage};
 pub use machines::{MachineUpdate, NewMachine};
 pub use netboot_orders::NetbootOrders;
 pub use page::{Page, PageRequest};
@@ -92,6 +92,7 @@ struct Inner {
     feed: Arc<Feed>,
     access: Access,
     vault: Vault,
+    image_bytes: OnceLock<Arc<dyn ImageBytes>>,
     /// For the metrics.
     counted: sight::Counted,
     /// Whoever asks for something new is told to come back: the server is about to stop.
@@ -126,6 +127,7 @@ impl Service {
             feed,
             access,
             vault,
+            image_bytes: OnceLock::new(),
             counted: sight::Counted::default(),
             refusing: CancellationToken::new(),
             closing: CancellationToken::new(),

@@ -82,5 +82,16 @@ impl Service {
     pub fn tell_zeros() {
         store::tell_zeros();
         engine::tell_zeros();
+        for served in metric::SERVED {
+            metrics::counter!(metric::BOOT_DECISIONS.name, "served" => served).increment(0);
+        }
+        for (said, outcome) in metric::SAID.into_iter().flat_map(|said| metric::REPORTED.map(|outcome| (said, outcome)))
+        {
+            metrics::counter!(metric::BOOT_REPORTS.name, "said" => said, "outcome" => outcome).increment(0);
+        }
+        for what in metric::HEARD_AND_DONE {
+            metrics::counter!(metric::NETBOOT.name, "what" => what).increment(0);
+        }
+        metrics::gauge!(metric::IMAGE_READERS.name).set(0.0);
     }
 }

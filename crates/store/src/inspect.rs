@@ -18,6 +18,8 @@ pub struct Inspection {
     pub integrity: Integrity,
     /// The keys that credentials are sealed under, and how many under each.
     pub keys: Vec<(String, i64)>,
+    /// Those that machines boot and write, by name and digest.
+    pub images: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +33,9 @@ pub enum Integrity {
 const KEYS: &str = "SELECT key_id, COUNT(*) FROM credentials WHERE state = 'present' GROUP BY key_id ORDER BY key_id";
 /// The first schema that has credentials.
 const KEYS_SINCE: i64 = 3;
+const IMAGES: &str = "SELECT name, sha256 FROM images WHERE state = 'present' ORDER BY name";
+/// The first schema that has images.
+const IMAGES_SINCE: i64 = 5;
 const SCHEMA: &str = "SELECT max(version) FROM schema_migrations";
 /// Virtual machine steps between two looks at the clock.
 const STEPS: i32 = 10_000;
@@ -48,7 +53,11 @@ pub fn sqlite(path: &Path, within: Duration) -> Result<Inspection, String> {
         Err(e) => return Err(failed(e)),
     };
     let keys = match schema {
-        Some(have) if have >= KEYS_SINCE => sqlite_keys(&connection).map_err(failed)?,
+        Some(have) if have >= KEYS_SINCE => sqlite_pairs(&connection, KEYS).map_err(failed)?,
+        Some(_) | None => Vec::new(),
+    };
+    let images = match schema {
+        Some(have) if have >= IMAGES_SINCE => sqlite_pairs(&connection, IMAGES).map_err(failed)?,
         Some(_) | None => Vec::new(),
     };
     let until = Instant::now() + within;
@@ -61,11 +70,14 @@ pub fn sqlite(path: &Path, within: Duration) -> Result<Inspection, String> {
         }
         Err(e) => Integrity::Damaged(e.to_string()),
     };
-    Ok(Inspection { database: format!("SQLite {}", rusqlite::version()), schema, integrity, keys })
+    Ok(Inspection { database: format!("SQLite {}", rusqlite::version()), schema, integrity, keys, images })
 }
 
-fn sqlite_keys(connection: &Connection) -> rusqlite::Result<Vec<(String, i64)>> {
-    let mut statement = connection.prepare(KEYS)?;
+fn sqlite_pairs<T: rusqlite::types::FromSql>(
+    connection: &Connection,
+    query: &str,
+) -> rusqlite::Result<Vec<(String, T)>> {
+    let mut statement = connection.prepare(query)?;
     let rows = statement.query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?;
     rows.collect()
 }
@@ -110,10 +122,16 @@ pub async fn postgres(config: &tokio_postgres::Config, within: Duration) -> Resu
             Some(_) | None => Vec::new(),
         };
         let keys = keys.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let images = match schema {
+            Some(have) if have >= IMAGES_SINCE => client.query(IMAGES, &[]).await.map_err(|e| describe(&e))?,
+            Some(_) | None => Vec::new(),
+        };
+        let images = images.iter().map(|row| (row.get(0), row.get(1))).collect();
         drop(client);
         drop(driver.await);
         let database = format!("PostgreSQL {}", version.get::<_, String>(0));
-        Ok(Inspection { database, schema, integrity: Integrity::Unknown("its pages are its own business"), keys })
+        let integrity = Integrity::Unknown("its pages are its own business");
+        Ok(Inspection { database, schema, integrity, keys, images })
     };
     tokio::time::timeout(within, looking).await.unwrap_or_else(|_| Err(format!("no answer within {within:?}")))
 }

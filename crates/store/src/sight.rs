@@ -60,6 +60,10 @@ pub fn tell_zeros() {
     edges::<domain::condition::ConditionStatus>();
     edges::<domain::credential::CredentialState>();
     edges::<domain::pin::PinState>();
+    edges::<domain::boot_node::BootState>();
+    edges::<domain::install_order::OrderState>();
+    edges::<domain::image::ImageState>();
+    edges::<domain::finding::FindingState>();
     for reason in ["conflict", "full", "away", "unknown", "defect"] {
         metrics::counter!(metric::COMMIT_FAILURES.name, "reason" => reason).increment(0);
     }

@@ -2,7 +2,9 @@
 //! that boot or install.
 
 mod http;
+mod keeper;
 mod kind;
+mod loaders;
 mod name;
 mod names;
 mod range;
@@ -10,8 +12,10 @@ mod store;
 mod stream;
 
 pub use http::{Images, Options};
+pub use keeper::Keeper;
 pub use kind::Kind;
+pub use loaders::Loaders;
 pub use name::{Digest, ImageName, Malformed};
-pub use names::{Names, NamesInMemory};
+pub use names::{Names, NamesInDatabase, NamesInMemory};
 pub use range::{Part, part};
 pub use store::{Adding, Image, Store, StoreError, Stored, Verified};

@@ -2,6 +2,7 @@
 
 use super::{Digest, ImageName};
 use async_trait::async_trait;
+use service::Service;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,6 +11,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub trait Names: Send + Sync {
     /// `None`: nothing is called so.
     async fn digest_of(&self, name: &ImageName) -> Result<Option<Digest>, Box<dyn Error + Send + Sync>>;
+}
+
+/// Names as the server has them in its database.
+pub struct NamesInDatabase(pub Service);
+
+#[async_trait]
+impl Names for NamesInDatabase {
+    async fn digest_of(&self, name: &ImageName) -> Result<Option<Digest>, Box<dyn Error + Send + Sync>> {
+        match self.0.get_image(name.as_str()).await {
+            Ok(image) => Ok(Some(image.sha256.parse()?)),
+            Err(e) if e.reason == domain::Reason::ImageNotFound => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
 }
 
 /// Names that are gone with the process.

@@ -191,19 +191,30 @@ impl Store {
         Ok(Some(Image { file: File::from(fd), digest: *digest, bytes, path: self.path.join(name) }))
     }
 
+    /// What a list would have of it.
+    pub fn stored(&self, digest: &Digest) -> Result<Option<Stored>, StoreError> {
+        let told = |image: Image| Stored {
+            digest: *digest,
+            bytes: image.bytes,
+            kind: Kind::of(&image).unwrap_or(Kind::Unreadable),
+        };
+        Ok(self.image(digest)?.map(told))
+    }
+
+    /// Of one image.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
     /// All of them, by digest. What else lies in the folder is left alone, and hides none of them.
     pub fn list(&self) -> Result<Vec<Stored>, StoreError> {
         let mut digests: Vec<Digest> = self.entries()?.iter().filter_map(|name| name.parse().ok()).collect();
         digests.sort_unstable();
         let mut all = Vec::new();
         for digest in digests {
-            match self.image(&digest) {
-                Ok(Some(image)) => {
-                    let kind = Kind::of(&image).unwrap_or(Kind::Unreadable);
-                    all.push(Stored { digest, bytes: image.bytes, kind });
-                }
-                // removed just now
-                Ok(None) => {}
+            match self.stored(&digest) {
+                // none: removed just now
+                Ok(found) => all.extend(found),
                 Err(e) => tracing::warn!(error = %e, "left out of the list of images"),
             }
         }
@@ -327,6 +338,11 @@ impl Image {
 
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// To be read from its beginning.
+    pub fn into_file(self) -> File {
+        self.file
     }
 
     pub(super) fn file(&self) -> &File {

@@ -9,12 +9,15 @@ use proto::baremetal::v1::machine_service_client::MachineServiceClient;
 use proto::baremetal::v1::plan_service_client::PlanServiceClient;
 use proto::baremetal::v1::run_service_client::RunServiceClient;
 use proto::millwright::v1::audit_service_client::AuditServiceClient;
+use proto::millwright::v1::boot_service_client::BootServiceClient;
 use proto::millwright::v1::cluster_service_client::ClusterServiceClient;
 use proto::millwright::v1::credential_service_client::CredentialServiceClient;
 use proto::millwright::v1::engine_service_client::EngineServiceClient;
 use proto::millwright::v1::event_service_client::EventServiceClient;
 use proto::millwright::v1::explain_service_client::ExplainServiceClient;
+use proto::millwright::v1::finding_service_client::FindingServiceClient;
 use proto::millwright::v1::hardware_service_client::HardwareServiceClient;
+use proto::millwright::v1::image_service_client::ImageServiceClient;
 use proto::millwright::v1::token_service_client::TokenServiceClient;
 use std::path::Path;
 use std::time::Duration;
@@ -70,6 +73,11 @@ pub struct Clients {
     pub explain: ExplainServiceClient<Door>,
     pub hardware: HardwareServiceClient<Door>,
     pub clusters: ClusterServiceClient<Door>,
+    pub boot: BootServiceClient<Door>,
+    pub images: ImageServiceClient<Door>,
+    pub findings: FindingServiceClient<Door>,
+    /// For what is sent as it is: the bytes of images.
+    pub door: Door,
 }
 
 /// Connects as the options say. The server must be there: a wrong address is told at once.
@@ -119,6 +127,10 @@ pub(super) async fn open(server: &str, token: &str, ca_file: Option<&Path>) -> R
         audit: AuditServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         hardware: HardwareServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         clusters: ClusterServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        boot: BootServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        images: ImageServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        findings: FindingServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        door: door.clone(),
         explain: ExplainServiceClient::new(door).max_decoding_message_size(ANSWER_MAX_BYTES),
     })
 }

@@ -297,6 +297,17 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
         "CREDENTIAL_NOT_FOUND" => {
             "millwright credential list; an administrator adds one: millwright credential set --help"
         }
+        "REPORT_TOKEN_INVALID" => "a machine's report carries the token of its own attempt: let it boot again",
+        "BOOT_NODE_NOT_FOUND" => "millwright boot list",
+        "WORKFLOW_NOT_FOUND" => "millwright workflow list",
+        "FINDING_NOT_FOUND" => "millwright finding list --filter 'state=resolved' has those that are settled",
+        "IMAGE_NOT_FOUND" => "millwright image list",
+        "WORKFLOW_EXISTS" => "a workflow never changes once created; choose another id",
+        "WORKFLOW_MISSING" => "millwright boot assign NODE --workflow ID (millwright workflow list)",
+        "IMAGE_IN_USE" => "workflows never change: an image that one names stays",
+        "FORCE_NEEDED" => "millwright boot retry NODE --workflow ID, or with --comment to say why this one will do now",
+        "MACHINE_IN_USE" => "millwright why ID tells who uses it, and what can be done",
+        "INSTALL_FAILED" => "millwright boot show NODE has the installer's last lines",
         "CREDENTIAL_IN_USE" => "millwright machine update ID --credentials-ref NAMES, or repeat it with --force",
         "CREDENTIAL_MISSING" => "millwright machine update ID --credentials-ref NAMES (millwright credential list)",
         "SECRET_KEY_UNAVAILABLE" => "millwright doctor on the server tells which keys it has and which it needs",

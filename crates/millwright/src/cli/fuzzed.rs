@@ -15,14 +15,14 @@ pub fn contexts(text: &str) -> Result<bool, (usize, String)> {
 /// A plan, if it is the same after being printed; an inner error says that it is not.
 pub fn plan(text: &str) -> Result<Result<Plan, String>, String> {
     let descriptor = descriptor(Plan::NAME).map_err(|e| e.to_string())?;
-    let plan = plan_file::parse(text, &descriptor)?;
+    let plan: Plan = plan_file::parse(text, &descriptor)?;
     let printed = super::json::shown(&plan).and_then(|shown| Ok((shown.pretty(0)?, shown.yaml()?)));
     let (json, yaml) = match printed {
         Ok(both) => both,
         Err(e) => return Ok(Err(format!("a plan that was read cannot be printed: {e}"))),
     };
     for form in [json, yaml] {
-        match plan_file::parse(&form, &descriptor) {
+        match plan_file::parse::<Plan>(&form, &descriptor) {
             Ok(again) if again == plan => {}
             other => return Ok(Err(format!("is another after being printed: {other:?}\n{form}"))),
         }

@@ -67,6 +67,18 @@ wire! {
     engine::DrainPass => "millwright.v1.DrainPass",
     engine::CordonMachineRequest => "millwright.v1.CordonMachineRequest",
     engine::DrainMachineRequest => "millwright.v1.DrainMachineRequest",
+    engine::BootNode => "millwright.v1.BootNode",
+    engine::BootNodeMove => "millwright.v1.BootNodeMove",
+    engine::BootNodeResult => "millwright.v1.BootNodeResult",
+    engine::CreateBootNodeRequest => "millwright.v1.CreateBootNodeRequest",
+    engine::UpdateBootNodeRequest => "millwright.v1.UpdateBootNodeRequest",
+    engine::SetBootNodeStateRequest => "millwright.v1.SetBootNodeStateRequest",
+    engine::SetBootNodeStatesRequest => "millwright.v1.SetBootNodeStatesRequest",
+    engine::Workflow => "millwright.v1.Workflow",
+    engine::Image => "millwright.v1.Image",
+    engine::RemoveImageRequest => "millwright.v1.RemoveImageRequest",
+    engine::Finding => "millwright.v1.Finding",
+    engine::HandleFindingRequest => "millwright.v1.HandleFindingRequest",
     engine::DeleteClusterNodeRequest => "millwright.v1.DeleteClusterNodeRequest",
 }
 

@@ -4,6 +4,9 @@
 //! Everything is said through the same API that every other client uses; nothing here reads the store.
 
 mod audit;
+mod boot;
+mod boot_look;
+mod boot_watch;
 mod cluster;
 mod cluster_nodes;
 mod connect;
@@ -15,12 +18,15 @@ mod dry_run;
 mod engine;
 mod events;
 mod exit;
+mod finding;
 mod freeze;
 #[cfg(test)]
 pub mod fuzzed;
 mod grammar;
 mod hardware;
 mod hardware_sheet;
+mod image;
+mod installer;
 mod json;
 mod machine;
 mod machine_look;
@@ -39,9 +45,11 @@ mod target;
 mod text;
 mod tls;
 mod token;
+mod upload;
 mod wait_for;
 mod watch;
 mod why;
+mod workflow;
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -72,6 +80,18 @@ pub enum Command {
     /// Runs: start, watch, cancel, read their logs, wait for their end
     #[command(subcommand, visible_alias = "runs")]
     Run(run::RunCommand),
+    /// Boot nodes: machines as they boot from the network; approve, install, verify, erase, retire
+    #[command(subcommand)]
+    Boot(boot::BootCommand),
+    /// Workflows: what an installation boots and writes
+    #[command(subcommand, visible_alias = "workflows")]
+    Workflow(workflow::WorkflowCommand),
+    /// Images: kernels, initrds, loaders and disk images that machines boot and write
+    #[command(subcommand, visible_alias = "images")]
+    Image(image::ImageCommand),
+    /// Findings: what does not belong together, until somebody has settled it
+    #[command(subcommand, visible_alias = "findings")]
+    Finding(finding::FindingCommand),
     /// Tokens: who may call, in which role, for which customer
     #[command(subcommand, visible_alias = "tokens")]
     Token(token::TokenCommand),
@@ -170,6 +190,10 @@ async fn dispatch(command: Command, options: &ClientOptions) -> Result<(), CliEr
         Command::Machine(command) => machine::execute(command, options).await,
         Command::Plan(command) => plan::execute(command, options).await,
         Command::Run(command) => run::execute(command, options).await,
+        Command::Boot(command) => boot::execute(command, options).await,
+        Command::Workflow(command) => workflow::execute(command, options).await,
+        Command::Image(command) => image::execute(command, options).await,
+        Command::Finding(command) => finding::execute(command, options).await,
         Command::Token(command) => token::execute(command, options).await,
         Command::Credential(command) => credential::execute(command, options).await,
         Command::Cluster(command) => cluster::execute(command, options).await,
@@ -242,6 +266,11 @@ mod tests {
             &["millwright", "credential", "set", "x", "--kind", "telnet"],
             &["millwright", "credential", "set", "x", "--kind", "bmc", "--password", "hunter2"],
             &["millwright", "cluster", "add", "x"],
+            &["millwright", "boot", "approve"],
+            &["millwright", "boot", "approve", "n", "--wait", "--dry-run"],
+            &["millwright", "boot", "history", "n", "--limit", "201"],
+            &["millwright", "image", "add", "disk.raw", "--sha256", "abc"],
+            &["millwright", "workflow", "create"],
         ] {
             let error = Top::try_parse_from(bad).map(|_| ()).expect_err("must be refused");
             assert_eq!(error.exit_code(), 2, "{bad:?}");

@@ -73,11 +73,15 @@ pub fn env_number(name: &str) -> Option<usize> {
 /// The colour of a state's name, where it has one. Never the only sign: the word stands there too.
 pub fn tint(word: &str) -> Option<&'static str> {
     match word.split(' ').next_back().unwrap_or(word) {
-        "SUCCEEDED" | "IN_SERVICE" | "READY" | "active" | "done" | "ok" | "✓" => Some("32"),
-        "FAILED" | "FAIL" | "failed" | "terminated" | "refused" | "✗" => Some("31"),
-        "RUNNING" | "PROVISIONING" | "running" | "●" => Some("36"),
-        "CANCELED" | "MAINTENANCE" | "RMA" | "canceled" | "undoing" | "warn" => Some("33"),
-        "WAITING" | "RETIRED" | "expired" | "revoked" | "skip" | "·" => Some("2"),
+        "SUCCEEDED" | "IN_SERVICE" | "READY" | "active" | "installed" | "resolved" | "done" | "ok" | "✓" => {
+            Some("32")
+        }
+        "FAILED" | "FAIL" | "failed" | "install_failed" | "terminated" | "refused" | "✗" => Some("31"),
+        "RUNNING" | "PROVISIONING" | "running" | "pending" | "installing" | "deprovisioning" | "●" => Some("36"),
+        "CANCELED" | "MAINTENANCE" | "RMA" | "canceled" | "undoing" | "reprovision" | "migrating" | "warn" => {
+            Some("33")
+        }
+        "WAITING" | "RETIRED" | "retired" | "expired" | "revoked" | "skip" | "·" => Some("2"),
         _ => None,
     }
 }

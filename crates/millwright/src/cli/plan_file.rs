@@ -1,7 +1,8 @@
-//! Plan files: JSON or YAML with the API's field names. What is wrong is told with its path.
+//! Files that hold one message, such as plans and workflows: JSON or YAML with the API's field names. What is wrong is
+//! told with its path.
 
 use super::exit::CliError;
-use super::json::{Wire as _, descriptor, is_choice, message_of};
+use super::json::{Wire, descriptor, is_choice, message_of};
 use super::text::cut;
 use api::json::Strict;
 use domain::limits::short;
@@ -11,11 +12,16 @@ use serde_json::{Map, Value};
 use std::io::Read;
 use std::path::Path;
 
-/// Far above what a plan of the largest size needs.
+/// Far above what a message of the largest size needs.
 const FILE_MAX_BYTES: u64 = 8 * 1024 * 1024;
 
 /// Reads a plan from a file, or from stdin when the path is `-`.
 pub fn read(path: &Path) -> Result<Plan, CliError> {
+    read_as(path)
+}
+
+/// The same for any message.
+pub fn read_as<T: Wire + Default>(path: &Path) -> Result<T, CliError> {
     let stdin = path == Path::new("-");
     let name = if stdin { "stdin".into() } else { path.display().to_string() };
     let wrong = |problem: String| CliError::usage(format!("{name}: {problem}"));
@@ -29,16 +35,16 @@ pub fn read(path: &Path) -> Result<Plan, CliError> {
     if bytes as u64 > FILE_MAX_BYTES {
         return Err(wrong(format!("is larger than {FILE_MAX_BYTES} bytes")));
     }
-    let descriptor = descriptor(Plan::NAME)?;
+    let descriptor = descriptor(T::NAME)?;
     parse(&text, &descriptor).map_err(wrong)
 }
 
-pub(super) fn parse(text: &str, descriptor: &MessageDescriptor) -> Result<Plan, String> {
+pub(super) fn parse<T: Wire + Default>(text: &str, descriptor: &MessageDescriptor) -> Result<T, String> {
     // what is wrong names keys as they stand there, and those can be of any length
     parse_whole(text, descriptor).map_err(|e| short(&e))
 }
 
-fn parse_whole(text: &str, descriptor: &MessageDescriptor) -> Result<Plan, String> {
+fn parse_whole<T: Wire + Default>(text: &str, descriptor: &MessageDescriptor) -> Result<T, String> {
     let Strict(mut value) = if text.trim_start().starts_with('{') {
         serde_json::from_str(text).map_err(|e| format!("not valid JSON: {e}"))?
     } else {
@@ -46,7 +52,7 @@ fn parse_whole(text: &str, descriptor: &MessageDescriptor) -> Result<Plan, Strin
     };
     check(descriptor, &mut value, "")?;
     let dynamic = DynamicMessage::deserialize(descriptor.clone(), value).map_err(|e| e.to_string())?;
-    dynamic.transcode_to::<Plan>().map_err(|e| e.to_string())
+    dynamic.transcode_to::<T>().map_err(|e| e.to_string())
 }
 
 /// Walks the value along the message and names the first thing that does not fit.

@@ -13,7 +13,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 /// How often the clocks in the block move on.
-const TICK: Duration = Duration::from_millis(500);
+pub const TICK: Duration = Duration::from_millis(500);
 /// The height of a terminal that does not tell.
 const DEFAULT_HEIGHT: usize = 24;
 /// Lines of the block that are not steps, and one for the prompt.
@@ -183,7 +183,7 @@ pub fn print_line(event: &RunEvent) -> Result<(), CliError> {
 pub struct Block {
     screen: Screen,
     steps_max: usize,
-    drawn: Vec<String>,
+    drawn: Redrawn,
     /// What is wrong with the connection, until something is heard again.
     note: String,
 }
@@ -192,7 +192,12 @@ impl Block {
     pub fn new(screen: Screen) -> Self {
         let asked = terminal_size::terminal_size().map(|(_, height)| usize::from(height.0));
         let height = env_number("LINES").or(asked).unwrap_or(DEFAULT_HEIGHT);
-        Self { screen, steps_max: height.saturating_sub(HEIGHT_KEPT).max(3), drawn: Vec::new(), note: String::new() }
+        Self {
+            screen,
+            steps_max: height.saturating_sub(HEIGHT_KEPT).max(3),
+            drawn: Redrawn::default(),
+            note: String::new(),
+        }
     }
 
     fn draw(&mut self, run: &Run) -> Result<(), CliError> {
@@ -200,27 +205,42 @@ impl Block {
         if !self.note.is_empty() {
             lines.push(format!("  {}", clean(&self.note)));
         }
-        if lines == self.drawn {
-            return Ok(());
-        }
-        // Written at once: no flicker, and a Ctrl-C cannot fall between the two line-wrap switches.
-        // With wrapping off a long line is clipped by the terminal, so the count of lines stays true.
-        let text = format!("\x1b[?7l{}{}\x1b[?7h", self.over(), join(&lines));
-        self.drawn = lines;
-        write_out(&text)
+        self.drawn.draw(lines)
     }
 
     /// The run as it ended, with all its steps and nothing cut.
     fn last(&mut self, run: &Run) -> Result<(), CliError> {
         let lines = frame(run, usize::MAX, self.screen.colour, now());
-        let text = format!("{}{}", self.over(), join(&lines));
-        self.drawn.clear();
+        self.drawn.last(&lines)
+    }
+}
+
+/// Lines that are written in the place of those before.
+#[derive(Default)]
+pub struct Redrawn(Vec<String>);
+
+impl Redrawn {
+    pub fn draw(&mut self, lines: Vec<String>) -> Result<(), CliError> {
+        if lines == self.0 {
+            return Ok(());
+        }
+        // Written at once: no flicker, and a Ctrl-C cannot fall between the two line-wrap switches.
+        // With wrapping off a long line is clipped by the terminal, so the count of lines stays true.
+        let text = format!("\x1b[?7l{}{}\x1b[?7h", self.over(), join(&lines));
+        self.0 = lines;
+        write_out(&text)
+    }
+
+    /// Lines that stay, and are not cut.
+    pub fn last(&mut self, lines: &[String]) -> Result<(), CliError> {
+        let text = format!("{}{}", self.over(), join(lines));
+        self.0.clear();
         write_out(&text)
     }
 
     /// Moves to where the block begins.
     fn over(&self) -> String {
-        match self.drawn.len() {
+        match self.0.len() {
             0 => String::new(),
             n => format!("\x1b[{n}A\r"),
         }
@@ -396,10 +416,8 @@ mod tests {
 
     #[test]
     fn a_block_is_written_over_in_one_piece() {
-        let mut block = Block::new(Screen { width: Some(80), ..Screen::PLAIN });
-        assert_eq!(block.over(), "");
-        block.drawn = vec!["a".to_owned(), "b".to_owned()];
-        assert_eq!(block.over(), "\x1b[2A\r");
+        assert_eq!(Redrawn::default().over(), "");
+        assert_eq!(Redrawn(vec!["a".to_owned(), "b".to_owned()]).over(), "\x1b[2A\r");
         assert_eq!(join(&["x".to_owned()]), "x\x1b[K\n\x1b[J");
     }
 }

@@ -17,7 +17,7 @@ use proto::millwright::v1::ExplainRequest;
   millwright why run_0198c5…           a run: what it waits for, next try, attempts and time left
   millwright why m-1 -o json | jq -r '.actions[] | select(.allowed) | .command'
 
-Takes the id of a machine, a run, an execution, a plan or a token.")]
+Takes the id of a machine, a run, an execution, a plan, a token, a boot node (or its MAC address) or a finding.")]
 pub struct WhyArgs {
     /// The id of anything
     #[arg(value_name = "ID")]

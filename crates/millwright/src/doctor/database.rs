@@ -14,8 +14,22 @@ const AREA: &str = "database";
 const CHECK_WITHIN: Duration = Duration::from_secs(10);
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// The keys that credentials are sealed under, and how many under each.
-pub async fn check(report: &mut Report, config: &Config, held: bool) -> Vec<(String, i64)> {
+/// What else there is to look for, by what the database says.
+#[derive(Default)]
+pub struct Named {
+    /// The keys that credentials are sealed under, and how many under each.
+    pub keys: Vec<(String, i64)>,
+    /// Images by name and digest; none where the database could not be asked.
+    pub images: Option<Vec<(String, String)>>,
+}
+
+impl From<Inspection> for Named {
+    fn from(found: Inspection) -> Self {
+        Self { keys: found.keys, images: Some(found.images) }
+    }
+}
+
+pub async fn check(report: &mut Report, config: &Config, held: bool) -> Named {
     if !config.database.url.is_empty() {
         return shared(report, config).await;
     }
@@ -23,7 +37,7 @@ pub async fn check(report: &mut Report, config: &Config, held: bool) -> Vec<(Str
     let name = path.display();
     if !path.exists() {
         report.skipped(AREA, format!("{name} is not there yet: the first start makes it"));
-        return Vec::new();
+        return Named::default();
     }
     let found = inspect::sqlite(&path, CHECK_WITHIN);
     match &found {
@@ -31,7 +45,7 @@ pub async fn check(report: &mut Report, config: &Config, held: bool) -> Vec<(Str
         Err(e) => report.failed(AREA, e.clone(), "restore a backup: millwright restore FILE"),
     }
     check_age(report, &path);
-    found.map(|found| found.keys).unwrap_or_default()
+    found.map(Named::from).unwrap_or_default()
 }
 
 /// What was found, and what a start would make of it.
@@ -68,25 +82,25 @@ fn told(report: &mut Report, name: &str, found: &Inspection, held: bool) {
     }
 }
 
-async fn shared(report: &mut Report, config: &Config) -> Vec<(String, i64)> {
+async fn shared(report: &mut Report, config: &Config) -> Named {
     let database = &config.database;
     let mut parsed: tokio_postgres::Config = match database.url.parse() {
         Ok(parsed) => parsed,
         Err(e) => {
             report.failed(AREA, format!("database.url: {e}"), "write it like postgres://USER@HOST:PORT/NAME");
-            return Vec::new();
+            return Named::default();
         }
     };
     if let Some(password) = parsed.get_password() {
         report.secret(&String::from_utf8_lossy(password));
         let next = "take it out; use database.password_file or MILLWRIGHT_DATABASE__PASSWORD";
         report.failed(AREA, "database.url holds the password, where everybody sees it", next);
-        return Vec::new();
+        return Named::default();
     }
     match (&database.password_file, &database.password) {
         (Some(file), _) => match password_file(report, file) {
             Some(password) => drop(parsed.password(password)),
-            None => return Vec::new(),
+            None => return Named::default(),
         },
         (None, Some(password)) => drop(parsed.password(password.reveal())),
         (None, None) => {}
@@ -97,11 +111,11 @@ async fn shared(report: &mut Report, config: &Config) -> Vec<(String, i64)> {
     match inspect::postgres(&parsed, CONNECT_WITHIN).await {
         Ok(found) => {
             told(report, name, &found, false);
-            found.keys
+            found.into()
         }
         Err(e) => {
             report.failed(AREA, format!("{name}: {e}"), "is it running, and does it let this user in?");
-            Vec::new()
+            Named::default()
         }
     }
 }
@@ -135,7 +149,8 @@ mod tests {
 
     fn lines(schema: Option<i64>, integrity: Integrity, held: bool) -> Vec<String> {
         let mut report = Report::new();
-        let found = Inspection { database: "SQLite 3".to_owned(), schema, integrity, keys: Vec::new() };
+        let (keys, images) = (Vec::new(), Vec::new());
+        let found = Inspection { database: "SQLite 3".to_owned(), schema, integrity, keys, images };
         told(&mut report, "x.db", &found, held);
         report.lines(false)
     }

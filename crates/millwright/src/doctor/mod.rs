@@ -8,6 +8,7 @@ mod configuration;
 mod data;
 mod database;
 mod hardware;
+mod netboot;
 mod plans;
 mod report;
 mod secrets;
@@ -45,11 +46,12 @@ pub async fn run(options: DoctorOptions, client: &ClientOptions) -> ExitCode {
         && let Some(found) = configuration::check(&mut report, options.config.as_deref(), options.data)
     {
         let held = data::check(&mut report, &found.config);
-        let sealed = database::check(&mut report, &found.config, held).await;
-        secrets::check(&mut report, &found.config, &sealed).await;
+        let named = database::check(&mut report, &found.config, held).await;
+        secrets::check(&mut report, &found.config, &named.keys).await;
         tls::check(&mut report, &found.tls);
         plans::check(&mut report, &found.config);
         hardware::check(&mut report, &found.config);
+        netboot::check(&mut report, &found.config, held, named.images.as_deref());
         data::check_address(&mut report, &found, held);
     }
     data::check_clock(&mut report);

@@ -5,6 +5,8 @@
 mod access_commands;
 mod audit;
 mod backup;
+mod boot_commands;
+mod boot_network;
 mod canaries;
 mod configuration;
 mod contexts;

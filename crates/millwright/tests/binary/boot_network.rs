@@ -35,7 +35,7 @@ unshare --net sh -c '
     echo "api $(curl -s -o /dev/null -w "%{http_code}" http://10.77.0.1:7702/api/v1/machines)"
 ' "$folder" "$card" "$3" &
 while [ ! -s "$folder/pid" ]; do sleep 0.05; done
-trap 'kill $! 2>/dev/null' EXIT
+trap 'kill $! 2>/dev/null || :' EXIT
 ip link set v1 netns "$(cat "$folder/pid")"
 touch "$folder/go"
 wait $!

@@ -440,7 +440,14 @@ fn decided(
             let message = format!("{mac} is boot node {}; retire that one first", other.id);
             return Err(Error::new(Reason::IdentityTaken, message).with("node_id", other.id.as_str()).into());
         }
-        node.mac = mac.clone();
+        // what the new hardware is, it says when it boots; what the old one said is not true any more
+        let Claims { hostname, .. } = node.claims;
+        node = BootNode {
+            mac: mac.clone(),
+            claims: Claims { hostname, ..Claims::default() },
+            inventory: String::new(),
+            ..node
+        };
     }
     let machine = linked(tx, &node)?;
     let facts = Facts { node: &node, machine: machine.as_ref(), force: change.force, comment: &change.comment };

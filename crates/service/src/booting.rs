@@ -385,7 +385,13 @@ impl Service {
 
     /// What the bearer of an installation's token is to do.
     pub async fn ordered(&self, token: &str) -> Result<Ordered, Error> {
-        let (id, of) = self.bearer(token).await?;
+        let (id, of) = match self.bearer(token).await {
+            Ok(bearer) => bearer,
+            Err(e) => {
+                self.audit_stranger("boot_order", "", &e).await;
+                return Err(e);
+            }
+        };
         let node = self.store().point(boot_node::by_id(&id)).await?.ok_or_else(|| not_found(id.as_str()))?;
         let order = node.open_order().filter(|order| order.id == of.order && order.attempt == of.number).cloned();
         let Some(order) = order else {

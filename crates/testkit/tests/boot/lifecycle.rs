@@ -181,6 +181,7 @@ async fn several_are_moved_each_by_itself() {
     let results = site.http.post("/api/v1/nodes:setStates", &body).await.ok()["results"].clone();
     let told = |n: usize| (results[n]["ok"].as_bool(), results[n]["reason"].as_str());
     assert_eq!(told(0), (Some(false), Some("ILLEGAL_TRANSITION")), "{results}");
+    assert_eq!(results[0]["allowed"], json!(["retired"]), "{results}");
     assert_eq!(told(1), (Some(false), Some("BOOT_NODE_NOT_FOUND")), "{results}");
     assert_eq!(told(2), (Some(true), Some("")), "{results}");
     assert_eq!((site.state(&a).await, site.state(&b).await), ("pending".to_owned(), "reprovision".to_owned()));
@@ -193,6 +194,7 @@ async fn several_are_moved_each_by_itself() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_migration_ends_with_another_card() {
     let site = crate::site::Site::new().await;
+    site.script(&format!("mac={MAC}&serial=S-1")).await;
     let id = site.active(MAC).await;
     let new = "52:54:00:4d:59:99";
     let body = json!({ "state": "active", "mac_address": new });
@@ -201,6 +203,9 @@ async fn a_migration_ends_with_another_card() {
     site.moved(&id, "migrating").await;
     let node = site.set(&id, &body).await.ok();
     assert_eq!((node["mac_address"].as_str(), node["state"].as_str()), (Some(new), Some("active")));
+    assert_eq!(node["serial_number"], "", "the old hardware's is not the new one's");
+    site.script(&format!("mac={new}&serial=S-2")).await;
+    assert_eq!(site.node(new).await["serial_number"], "S-2");
     assert_eq!(site.node(new).await["id"], Value::from(id));
 }
 

@@ -85,7 +85,8 @@ fn unescaped(text: &str) -> String {
     let mut rest = text.as_bytes();
     while let Some((&first, more)) = rest.split_first() {
         let escaped = (first == b'%').then(|| more.get(..2)).flatten();
-        let byte = escaped.and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u8::from_str_radix(d, 16).ok());
+        let digits = escaped.filter(|d| d.iter().all(u8::is_ascii_hexdigit)).and_then(|d| std::str::from_utf8(d).ok());
+        let byte = digits.and_then(|d| u8::from_str_radix(d, 16).ok());
         match byte {
             Some(byte) => {
                 bytes.push(byte);
@@ -237,8 +238,9 @@ impl Door {
     }
 }
 
-/// For a shell that reads line by line.
-fn line(name: &str, value: &str) -> String {
+/// A line of an order, for a shell that reads line by line: no value is more than one.
+pub fn order_line(name: &str, value: &str) -> String {
+    let value: String = value.chars().filter(|c| !c.is_control()).collect();
     format!("{name}='{}'\n", value.replace('\'', "'\\''"))
 }
 
@@ -271,7 +273,7 @@ async fn order(State(door): State<Arc<Door>>, headers: HeaderMap) -> Response {
         ("seed", if seeds { "yes" } else { "no" }),
         ("reboot", "disk"),
     ] {
-        lines.push_str(&line(name, value));
+        lines.push_str(&order_line(name, value));
     }
     text(StatusCode::OK, lines)
 }
@@ -291,7 +293,8 @@ async fn seed(State(door): State<Arc<Door>>, Path(file): Path<String>, headers: 
     match file.as_str() {
         "meta-data" => {
             let id = &ordered.order.id;
-            text(StatusCode::OK, format!("instance-id: {id}\nlocal-hostname: {hostname}\n"))
+            // in quotes: "1.5" or "null" is a name, too
+            text(StatusCode::OK, format!("instance-id: {id}\nlocal-hostname: \"{hostname}\"\n"))
         }
         "user-data" => match door.user_data(&ordered, &token).await {
             Ok(data) => text(StatusCode::OK, data),
@@ -358,9 +361,6 @@ struct Sent {
     evidence: Option<serde_json::Value>,
 }
 
-async fn report(State(door): State<Arc<Door>>, headers: HeaderMap, body: Bytes) -> Response {
-    take(&door, &headers, &body, None).await
-}
 impl Sent {
     /// As strictly as any other request: all of it is JSON, no key stands twice, and a list of values is no report,
     /// though its items could be taken for the fields in their order.
@@ -393,6 +393,9 @@ fn document(field: &str, value: Option<serde_json::Value>) -> Result<Option<Stri
     Ok(Some(value.to_string()))
 }
 
+async fn report(State(door): State<Arc<Door>>, headers: HeaderMap, body: Bytes) -> Response {
+    take(&door, &headers, &body, None).await
+}
 
 async fn status(State(door): State<Arc<Door>>, Path(id): Path<String>, headers: HeaderMap, body: Bytes) -> Response {
     take(&door, &headers, &body, Some(id)).await

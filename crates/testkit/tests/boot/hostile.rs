@@ -3,6 +3,8 @@
 
 use crate::on_both;
 use crate::site::{MAC, Site};
+use proto::millwright::v1::ListBootNodesRequest;
+use proto::millwright::v1::boot_service_client::BootServiceClient;
 use serde_json::{Value, json};
 
 const OTHER: &str = "52:54:00:4d:59:02";
@@ -51,8 +53,7 @@ async fn a_report_for_another_machine_is_refused_on_record_and_changes_neither()
     }
     assert_eq!((known(&site, &a).await, known(&site, &b).await), before);
     let audit = site.http.get("/api/v1/audit?filter=reason=REPORT_TOKEN_INVALID").await.ok();
-    let counted: i64 = audit["entries"].as_array().expect("entries").iter().filter_map(|e| e["count"].as_i64()).sum();
-    assert!(counted > 0 || audit["entries"].as_array().is_some_and(|e| !e.is_empty()), "{audit}");
+    assert!(audit["entries"].as_array().is_some_and(|entries| !entries.is_empty()), "{audit}");
 }
 
 on_both!(what_is_too_large_odd_or_for_nobody_is_told_so, |site| {
@@ -129,12 +130,14 @@ async fn whatever_was_found_in_a_machine_people_can_read_it_and_all_others() {
         site.script(&format!("mac={mac}")).await;
         site.report(None, &json!({ "mac_address": mac, "facts": dense })).await.ok();
     }
-    let (mut seen, mut next) = (0, String::new());
+    // by gRPC, whose clients take four megabytes in one message unless they are told otherwise
+    let mut nodes = BootServiceClient::new(site.server.door_with(Some(&site.http.token)).await);
+    let (mut seen, mut request) = (0, ListBootNodesRequest { page_size: 1000, ..ListBootNodesRequest::default() });
     loop {
-        let page = site.http.get(&format!("/api/v1/nodes?page_size=1000&page_token={next}")).await.ok();
-        seen += page["nodes"].as_array().expect("nodes").len();
-        page["next_page_token"].as_str().unwrap_or_default().clone_into(&mut next);
-        if next.is_empty() {
+        let page = nodes.list_boot_nodes(request.clone()).await.expect("a page that fits").into_inner();
+        seen += page.nodes.len();
+        request.page_token = page.next_page_token;
+        if request.page_token.is_empty() {
             break;
         }
     }

@@ -2,6 +2,7 @@
 //! machines on a provisioning network reach. Reports carry the token of their attempt; nothing else here needs one.
 
 use crate::script::{self, POLLS_MAX, Places};
+use api::json::Strict;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, RawQuery, Request, State};
@@ -17,6 +18,7 @@ use domain::install_report::Said;
 use domain::{Error, MacAddress, Reason, Secret, metric};
 use serde::Deserialize;
 use service::{BootRequest, BootSetup, Booting, Ordered, Report, Reported, Service};
+use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -83,7 +85,8 @@ fn unescaped(text: &str) -> String {
     let mut rest = text.as_bytes();
     while let Some((&first, more)) = rest.split_first() {
         let escaped = (first == b'%').then(|| more.get(..2)).flatten();
-        let byte = escaped.and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u8::from_str_radix(d, 16).ok());
+        let digits = escaped.filter(|d| d.iter().all(u8::is_ascii_hexdigit)).and_then(|d| std::str::from_utf8(d).ok());
+        let byte = digits.and_then(|d| u8::from_str_radix(d, 16).ok());
         match byte {
             Some(byte) => {
                 bytes.push(byte);
@@ -230,8 +233,9 @@ impl Door {
     }
 }
 
-/// For a shell that reads line by line.
-fn line(name: &str, value: &str) -> String {
+/// A line of an order, for a shell that reads line by line: no value is more than one.
+pub fn order_line(name: &str, value: &str) -> String {
+    let value: String = value.chars().filter(|c| !c.is_control()).collect();
     format!("{name}='{}'\n", value.replace('\'', "'\\''"))
 }
 
@@ -264,7 +268,7 @@ async fn order(State(door): State<Arc<Door>>, headers: HeaderMap) -> Response {
         ("seed", if seeds { "yes" } else { "no" }),
         ("reboot", "disk"),
     ] {
-        lines.push_str(&line(name, value));
+        lines.push_str(&order_line(name, value));
     }
     text(StatusCode::OK, lines)
 }
@@ -284,7 +288,8 @@ async fn seed(State(door): State<Arc<Door>>, Path(file): Path<String>, headers: 
     match file.as_str() {
         "meta-data" => {
             let id = &ordered.order.id;
-            text(StatusCode::OK, format!("instance-id: {id}\nlocal-hostname: {hostname}\n"))
+            // in quotes: "1.5" or "null" is a name, too
+            text(StatusCode::OK, format!("instance-id: {id}\nlocal-hostname: \"{hostname}\"\n"))
         }
         "user-data" => match door.user_data(&ordered, &token).await {
             Ok(data) => text(StatusCode::OK, data),
@@ -351,6 +356,38 @@ struct Sent {
     evidence: Option<serde_json::Value>,
 }
 
+impl Sent {
+    /// As strictly as any other request: all of it is JSON, no key stands twice, and a list of values is no report,
+    /// though its items could be taken for the fields in their order.
+    fn read(body: &[u8]) -> Result<Self, Error> {
+        let wrong = |e: &dyn Display| Error::field("body", format!("is not a report: {e}"));
+        match serde_json::from_slice(body).map_err(|e| wrong(&e))? {
+            Strict(value) if value.is_object() => serde_json::from_value(value).map_err(|e| wrong(&e)),
+            Strict(_) => Err(wrong(&"it must be an object")),
+        }
+    }
+}
+
+/// Levels of a document: more than hardware is described by, and as few as every reader of our messages takes.
+const DEPTH_MAX: usize = 16;
+
+fn depth(value: &serde_json::Value) -> usize {
+    match value {
+        serde_json::Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        serde_json::Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// What is no object says nothing.
+fn document(field: &str, value: Option<serde_json::Value>) -> Result<Option<String>, Error> {
+    let Some(value) = value.filter(serde_json::Value::is_object) else { return Ok(None) };
+    if depth(&value) > DEPTH_MAX {
+        return Err(Error::field(field, format!("has more than {DEPTH_MAX} levels")));
+    }
+    Ok(Some(value.to_string()))
+}
+
 async fn report(State(door): State<Arc<Door>>, headers: HeaderMap, body: Bytes) -> Response {
     take(&door, &headers, &body, None).await
 }
@@ -360,9 +397,9 @@ async fn status(State(door): State<Arc<Door>>, Path(id): Path<String>, headers: 
 }
 
 async fn take(door: &Door, headers: &HeaderMap, body: &[u8], id: Option<String>) -> Response {
-    let sent: Sent = match serde_json::from_slice(body) {
+    let sent = match Sent::read(body) {
         Ok(sent) => sent,
-        Err(e) => return refused(Error::field("body", format!("is not a report: {e}"))),
+        Err(e) => return refused(e),
     };
     let mac = match id {
         None => sent.mac_address,
@@ -371,7 +408,10 @@ async fn take(door: &Door, headers: &HeaderMap, body: &[u8], id: Option<String>)
             Err(e) => return refused(e),
         },
     };
-    let object = |value: serde_json::Value| value.is_object().then(|| value.to_string());
+    let (inventory, evidence) = match (document("facts", sent.facts), document("evidence", sent.evidence)) {
+        (Ok(inventory), Ok(evidence)) => (inventory, evidence),
+        (Err(e), _) | (_, Err(e)) => return refused(e),
+    };
     let report = Report {
         mac,
         token: token(headers).or(sent.token).map(Secret::new),
@@ -388,8 +428,8 @@ async fn take(door: &Door, headers: &HeaderMap, body: &[u8], id: Option<String>)
         progress: sent.installation_progress,
         error: sent.installation_error,
         lines: sent.log_lines,
-        inventory: sent.facts.and_then(object),
-        evidence: sent.evidence.and_then(object),
+        inventory,
+        evidence,
     };
     let said = report.status.as_deref().and_then(|status| Said::parse(status).ok());
     match door.service.report(report, &door.setup).await {

@@ -3,7 +3,8 @@
 //! process serves, and machines must get their addresses while the database is away.
 //!
 //! A line is `ADDRESS MAC UNTIL`, the last in microseconds since 1970; the last line of an address counts. What a power
-//! cut has left of a line is passed over. The file is written anew when it has grown to several times what it says.
+//! cut or a full disk has left of a line is passed over. The file is written anew when it has grown to several times what
+//! it says.
 
 use crate::dhcp::{Lease, LeaseKeeper};
 use async_trait::async_trait;
@@ -26,21 +27,25 @@ struct Kept {
     file: File,
     leases: BTreeMap<Ipv4Addr, Lease>,
     lines: usize,
+    /// The last write did not end well: there may be half a line.
+    torn: bool,
 }
 
 impl LeaseFile {
     /// Takes up what the file says; makes it where it is missing.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let text = match std::fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(e),
         };
-        let leases: BTreeMap<_, _> = text.lines().filter_map(read).map(|lease| (lease.address, lease)).collect();
+        // only with its end is a line whole: half a time is a time, too
+        let whole = bytes.split_inclusive(|b| *b == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
+        let leases: BTreeMap<_, _> = whole.filter_map(read).map(|lease| (lease.address, lease)).collect();
         // anew: what is appended must not follow half a line
         let file = write(path, &leases)?;
         let lines = leases.len();
-        Ok(Self(Arc::new(Mutex::new(Kept { path: path.to_owned(), file, leases, lines }))))
+        Ok(Self(Arc::new(Mutex::new(Kept { path: path.to_owned(), file, leases, lines, torn: false }))))
     }
 }
 
@@ -48,8 +53,8 @@ fn line(lease: &Lease) -> String {
     format!("{} {} {}\n", lease.address, lease.mac, lease.until.micros())
 }
 
-fn read(line: &str) -> Option<Lease> {
-    let mut words = line.split(' ');
+fn read(line: &[u8]) -> Option<Lease> {
+    let mut words = std::str::from_utf8(line).ok()?.split(' ');
     let lease = Lease {
         address: words.next()?.parse().ok()?,
         mac: words.next()?.parse().ok()?,
@@ -72,12 +77,14 @@ fn write(path: &Path, leases: &BTreeMap<Ipv4Addr, Lease>) -> io::Result<File> {
 
 impl Kept {
     fn keep(&mut self, lease: Lease) -> io::Result<()> {
-        if self.lines > 4 * self.leases.len() + SLACK {
+        if self.torn || self.lines > 4 * self.leases.len() + SLACK {
             self.file = write(&self.path, &self.leases)?;
             self.lines = self.leases.len();
         }
+        self.torn = true;
         self.file.write_all(line(&lease).as_bytes())?;
         self.file.sync_data()?;
+        self.torn = false;
         self.lines += 1;
         self.leases.insert(lease.address, lease);
         Ok(())
@@ -124,11 +131,36 @@ mod tests {
         drop(file);
         // a power cut in the middle of a line
         let mut torn = OpenOptions::new().append(true).open(&path).expect("opened");
-        torn.write_all(b"10.77.0.9 52:54:00:00:00:0").expect("written");
+        torn.write_all(b"10.77.0.1 52:54:00:00:00:03 3").expect("written");
         let file = LeaseFile::open(&path).expect("opened");
         file.keep(lease(3, 4, 40)).await.expect("kept");
         let again = LeaseFile::open(&path).expect("opened").all().await.expect("all");
         assert_eq!(again, [lease(1, 3, 30), lease(2, 2, 20), lease(3, 4, 40)]);
+    }
+
+    #[tokio::test]
+    async fn what_is_no_text_hides_no_lease_beside_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("leases");
+        std::fs::write(&path, b"10.77.0.1 52:54:00:00:00:01 10\n\xff\xfe\0\n10.77.0.2 52:54:00:00:00:02 20\n")
+            .expect("written");
+        let file = LeaseFile::open(&path).expect("opened");
+        assert_eq!(file.all().await.expect("all"), [lease(1, 1, 10), lease(2, 2, 20)]);
+    }
+
+    #[tokio::test]
+    async fn after_a_write_that_failed_the_next_lease_has_a_line_of_its_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("leases");
+        let file = LeaseFile::open(&path).expect("opened");
+        file.keep(lease(1, 1, 10)).await.expect("kept");
+        // as a full disk leaves it: half a line, and an error
+        OpenOptions::new().append(true).open(&path).expect("opened").write_all(b"10.77.0.2 52:5").expect("written");
+        file.0.lock().expect("locked").file = File::open(&path).expect("opened for reading only");
+        file.keep(lease(2, 2, 20)).await.expect_err("cannot be written");
+        file.keep(lease(3, 3, 30)).await.expect("kept");
+        let again = LeaseFile::open(&path).expect("opened").all().await.expect("all");
+        assert_eq!(again, [lease(1, 1, 10), lease(3, 3, 30)]);
     }
 
     #[tokio::test]

@@ -57,7 +57,8 @@ fn again(places: &Places, node: &BootNode, polls: u32) -> String {
 }
 
 pub(crate) fn disk(why: &str) -> String {
-    format!("#!ipxe\necho Millwright: {}; booting from disk\nexit\n", said(why))
+    // the reason ends its line: what follows it could be read as a command
+    format!("#!ipxe\necho Millwright: {}\necho Millwright: booting from disk\nexit\n", said(why))
 }
 
 /// Says something, and asks again after a while.

@@ -31,6 +31,9 @@ pub const VARIABLES: &[(&str, &str)] = &[
     ("image_sha256", "what it must hash to"),
 ];
 
+/// Of these, what a machine says of itself.
+const CLAIMED: &[&str] = &["ip", "hostname", "serial", "uuid", "vendor", "model", "arch"];
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BootWorkflow {
     pub id: String,
@@ -112,9 +115,58 @@ fn pieces<'a>(field: &str, text: &'a str) -> Result<Vec<Piece<'a>>, Error> {
     Ok(found)
 }
 
+/// The pieces of a kernel's command line, which iPXE reads first. Neither knows quotes as a shell does: what has to be
+/// quoted would be several words. And a word is an option by its name, or to iPXE the end of a command: a machine's
+/// claims begin none.
+fn cmdline_pieces(cmdline: &str) -> Result<Vec<Piece<'_>>, Error> {
+    let pieces = pieces("cmdline", cmdline)?;
+    let mut begins_a_word = true;
+    for piece in &pieces {
+        match piece {
+            Piece::Text(text) => match text.trim_end_matches('"').chars().last() {
+                Some(last) => begins_a_word = last.is_whitespace(),
+                None => {}
+            },
+            Piece::Variable(name, Quoting::Shell | Quoting::Yaml) => {
+                let message = format!("there are no quotes in a kernel's command line; write ${{{name}}}");
+                return Err(Error::field("cmdline", message));
+            }
+            Piece::Variable(name, Quoting::Bare) if begins_a_word && CLAIMED.contains(name) => {
+                let message = format!(
+                    "${{{name}}} would be an option of the machine's own choice; put it behind a name, as in {name}=${{{name}}}"
+                );
+                return Err(Error::field("cmdline", message));
+            }
+            Piece::Variable(_, Quoting::Bare) => begins_a_word = false,
+        }
+    }
+    Ok(pieces)
+}
+
 /// What may stand bare in a command line, a script or a file of answers.
 fn is_plain(value: &str) -> bool {
     value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:/@+,=?&%".contains(&b))
+}
+
+/// The same of a value. What a URL needs is no machine's to say: "&&" ends a command, "a=b" sets something.
+fn stands_bare(name: &str, value: &str) -> bool {
+    is_plain(value) && !(CLAIMED.contains(&name) && value.contains(['=', '?', '&', '%']))
+}
+
+/// In double quotes. Beyond ASCII there are characters that readers of YAML take for the end of a line, or do not take
+/// at all; escaped, each is itself, in JSON as well. (Those that JSON would need two escapes for are fine as they are.)
+fn double_quoted(value: &str) -> String {
+    let mut quoted = String::with_capacity(value.len() + 2);
+    quoted.push('"');
+    for c in value.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\u{80}'..='\u{ffff}' => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
 }
 
 fn quoted(field: &str, name: &str, value: &str, quoting: Quoting) -> Result<String, Error> {
@@ -122,21 +174,22 @@ fn quoted(field: &str, name: &str, value: &str, quoting: Quoting) -> Result<Stri
         return Err(Error::field(field, format!("the value of ${{{name}}} has a control character in it: {value:?}")));
     }
     match quoting {
-        Quoting::Bare if is_plain(value) => Ok(value.to_owned()),
-        Quoting::Bare => Err(Error::field(
-            field,
-            format!(
-                "the value of ${{{name}}} cannot stand there unquoted: {value:?}; use ${{{name}:shell}} or ${{{name}:yaml}}"
-            ),
-        )),
+        Quoting::Bare if stands_bare(name, value) => Ok(value.to_owned()),
+        Quoting::Bare => {
+            // a command line has no other way
+            let instead =
+                if field == "cmdline" { String::new() } else { format!("; use ${{{name}:shell}} or ${{{name}:yaml}}") };
+            let message = format!("the value of ${{{name}}} cannot stand there unquoted: {value:?}{instead}");
+            Err(Error::field(field, message))
+        }
         Quoting::Shell => Ok(format!("'{}'", value.replace('\'', "'\\''"))),
-        Quoting::Yaml => Ok(format!("\"{}\"", value.replace('\\', "\\\\").replace('"', "\\\""))),
+        Quoting::Yaml => Ok(double_quoted(value)),
     }
 }
 
-fn render(field: &str, text: &str, values: &BTreeMap<&'static str, String>) -> Result<String, Error> {
-    let mut rendered = String::with_capacity(text.len());
-    for piece in pieces(field, text)? {
+fn render(field: &str, pieces: Vec<Piece<'_>>, values: &BTreeMap<&'static str, String>) -> Result<String, Error> {
+    let mut rendered = String::new();
+    for piece in pieces {
         match piece {
             Piece::Text(text) => rendered.push_str(text),
             Piece::Variable(name, quoting) => {
@@ -174,7 +227,7 @@ impl BootWorkflow {
             check_source("initrd", &self.initrd)?;
         }
         check_text("cmdline", &self.cmdline, CMDLINE_MAX)?;
-        pieces("cmdline", &self.cmdline)?;
+        cmdline_pieces(&self.cmdline)?;
         if self.template.len() > TEMPLATE_MAX {
             return Err(Error::field("template", format!("has more than {TEMPLATE_MAX} bytes")));
         }
@@ -211,11 +264,11 @@ impl BootWorkflow {
     }
 
     pub fn rendered_cmdline(&self, values: &BTreeMap<&'static str, String>) -> Result<String, Error> {
-        render("cmdline", &self.cmdline, values)
+        render("cmdline", cmdline_pieces(&self.cmdline)?, values)
     }
 
     pub fn rendered_template(&self, values: &BTreeMap<&'static str, String>) -> Result<String, Error> {
-        render("template", &self.template, values)
+        render("template", pieces("template", &self.template)?, values)
     }
 
     /// Why it cannot be booted by a machine of this architecture.
@@ -263,11 +316,34 @@ mod tests {
     #[test]
     fn a_hostile_name_is_refused_where_it_would_be_read_as_more() {
         let w = workflow("host=${hostname}", "${hostname:shell}");
-        for hostile in ["a init=/bin/sh", "a\nkernel evil", "a;reboot", "${mac}", "a\"b", "ü"] {
+        for hostile in
+            ["a init=/bin/sh", "a\nkernel evil", "a;reboot", "${mac}", "a\"b", "ü", "&&", "init=/bin/sh", "%post"]
+        {
             assert!(w.rendered_cmdline(&values(hostile)).is_err(), "{hostile:?}");
         }
         assert!(w.rendered_template(&values("a\nb")).is_err(), "no quoting holds a line break everywhere");
         assert_eq!(w.rendered_template(&values("${mac}")), Ok("'${mac}'".to_owned()), "it is not read again");
+    }
+
+    #[test]
+    fn what_readers_of_yaml_stumble_over_is_escaped() {
+        let w = workflow("", "${hostname:yaml}");
+        assert_eq!(
+            w.rendered_template(&values("ü\u{2028}\u{feff}\u{1f600}")),
+            Ok("\"\\u00fc\\u2028\\ufeff\u{1f600}\"".to_owned())
+        );
+        assert!(CLAIMED.iter().all(|name| VARIABLES.iter().any(|known| known.0 == *name)));
+    }
+
+    #[test]
+    fn a_machine_names_no_option_of_a_kernel() {
+        let made = |cmdline: &str| workflow(cmdline, "").checked().map_err(|e| e.message);
+        for good in ["", "${mac}", "h=${hostname}", "a ${url} b=\"${serial}\"", "x=${mac}${serial}", "h=$$${serial}"] {
+            assert!(made(good).is_ok(), "{good}");
+        }
+        for bad in ["${serial}", "quiet ${hostname}", "a=b\"\" \"${serial}\"", "${mac} ${ip}", "a=${hostname:shell}"] {
+            assert!(made(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

@@ -8,11 +8,25 @@ pub struct MacAddress(String);
 impl MacAddress {
     /// Pairs with colons or hyphens, fours with dots, or twelve digits.
     pub fn parse(text: &str) -> Option<Self> {
-        let digits: String =
-            text.chars().filter(|c| !matches!(c, ':' | '-' | '.')).collect::<String>().to_ascii_lowercase();
-        let separators = text.len() - digits.len();
-        if digits.len() != 12 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) || !matches!(separators, 0 | 2 | 5) {
-            return None;
+        let bytes = text.as_bytes();
+        // how long it is says how it must be spelt
+        let (group, separators): (usize, &[u8]) = match bytes.len() {
+            12 => (12, b""),
+            14 => (4, b"."),
+            17 => (2, b":-"),
+            _ => return None,
+        };
+        let separator = bytes.get(group).copied();
+        let mut digits = String::with_capacity(12);
+        for (i, byte) in bytes.iter().enumerate() {
+            let between = i % (group + 1) == group;
+            if between && separator == Some(*byte) && separators.contains(byte) {
+                continue;
+            }
+            if between || !byte.is_ascii_hexdigit() {
+                return None;
+            }
+            digits.push(char::from(byte.to_ascii_lowercase()));
         }
         let pairs: Vec<&str> = (0..6).filter_map(|i| digits.get(2 * i..2 * i + 2)).collect();
         Some(Self(pairs.join(":")))
@@ -49,7 +63,19 @@ mod tests {
         for text in ["52:54:00:4D:59:01", "52-54-00-4d-59-01", "5254.004d.5901", "5254004d5901"] {
             assert_eq!(MacAddress::parse(text).map(|m| m.0).as_deref(), Some("52:54:00:4d:59:01"), "{text}");
         }
-        for bad in ["", "52:54:00:4d:59", "52:54:00:4d:59:0g", "52:54:00:4d:59:01:02", "5-254004d5901", "ü"] {
+        for bad in [
+            "",
+            "52:54:00:4d:59",
+            "52:54:00:4d:59:0g",
+            "52:54:00:4d:59:01:02",
+            "5-254004d5901",
+            "ü",
+            "52:54-00:4d-59:01",
+            "5:2:5:4:0:04d5901",
+            "52540:04d5901.",
+            "5254:004d:5901",
+            "5254.004d5901.",
+        ] {
             assert_eq!(MacAddress::parse(bad), None, "{bad}");
         }
     }

@@ -239,6 +239,62 @@ fn plan_file() {
     });
 }
 
+#[test]
+fn workflow_file() {
+    let seeds = [
+        r#"{"id":"w-1","name":"Debian","kernel":"vmlinuz","initrd":"initrd","cmdline":"quiet host=${hostname}","image":"debian.raw","image_sha256":null,"arch":"x86_64","boot_mode":"uefi","disk":"/dev/vda"}"#,
+        "id: ubuntu\nname: Ubuntu, autoinstall\nkernel: http://h/vmlinuz\ninitrd: ubuntu-initrd\ncmdline: autoinstall ds=nocloud;s=${answers_url}\ntemplate: |\n  #cloud-config\n  hostname: ${hostname:yaml}\n",
+        "id: w\nkernel: ../../etc/shadow\ncmdline: ${serial} ${mac:shell} ${nobody} $x\ndisk: serial:../x\n",
+        "id: w\nkernel: k\ntemplate: >-\n  ${mac\nimage: http://h/i\nimage_sha256: 12\n",
+        "id: &a w\nkernel: *a\nname: !!binary aGVsbG8=\ncreated_at: 2026-01-01T00:00:00Z\nversion: 3\n",
+        "a: &a [x, x]\nb: &b [*a, *a]\ntemplate: [*b, *b]\n",
+    ];
+    let words = [
+        "id: ",
+        "kernel: ",
+        "initrd: ",
+        "cmdline: ",
+        "image: ",
+        "image_sha256: ",
+        "arch: ",
+        "boot_mode: ",
+        "template: |\n  ",
+        "disk: ",
+        "${mac}",
+        "${hostname:yaml}",
+        "${serial}",
+        "$$",
+        "${",
+        "http://",
+        "..",
+        "/dev/",
+        "serial:",
+        "&a ",
+        "*a",
+        "<<: *a",
+        "!!str ",
+        "|\n ",
+        "---\n",
+        "{",
+        "}",
+        "[",
+        "~",
+        "\t",
+    ];
+    Fuzz::new("workflow_file", module_path!()).seeds(seeds).words(words).inputs(4_000).run(|| {
+        |input: &[u8]| {
+            let Ok(text) = std::str::from_utf8(input) else { return Ok("no text".to_owned()) };
+            match cli::fuzzed::workflow(text) {
+                Ok(Ok(Ok(()))) => Ok("a workflow".to_owned()),
+                Ok(Err(why)) => Err(why),
+                // what was written is told again, and cut where it is shown
+                Ok(Ok(Err(e))) => complaint(&domain::limits::short(&e)),
+                Err(e) => complaint(&e),
+            }
+        }
+    });
+}
+
 // what is typed: durations, pairs, goals, addresses, times to live; and a token in the place of each
 #[test]
 fn words() {

@@ -12,6 +12,7 @@ use domain::finding::FindingKind;
 use domain::identity::{tells, uuid_tells};
 use domain::install_order::{Closing, InstallOrder, OrderTask};
 use domain::install_report::{Effect, Ignored, Said};
+use domain::limits::MESSAGE_MAX;
 use domain::link::{Candidate, Link, link, told_to_netboot};
 use domain::machine::{Labels, Machine, MachineSpec, REGISTERED};
 use domain::run::RunPhase;
@@ -91,6 +92,12 @@ const SEEN_EVERY: Duration = Duration::from_secs(60);
 /// What a stranger says of itself may be anything: what is kept is short, and printable.
 fn kept(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(CLAIM_MAX).collect::<String>().trim().to_owned()
+}
+
+/// One line, whatever an installer makes of it.
+fn said_of_an_error(text: &str) -> String {
+    let words = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    words.take(MESSAGE_MAX).collect::<String>().trim().to_owned()
 }
 
 fn kept_claims(claims: &Claims) -> Claims {
@@ -341,7 +348,7 @@ impl Service {
         let told = Told {
             said,
             progress,
-            error: report.error.unwrap_or_default(),
+            error: said_of_an_error(&report.error.unwrap_or_default()),
             lines: report
                 .lines
                 .iter()

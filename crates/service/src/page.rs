@@ -85,11 +85,16 @@ impl Weigh for CredentialView {
     }
 }
 
+/// A number of one digit and its comma are eleven bytes in a message.
+const DOCUMENT_GROWTH: usize = 6;
+
 impl Weigh for BootNode {
     fn bytes(&self) -> usize {
         let error = self.last_install_error.as_ref().map_or(0, String::len);
-        let order = self.order.as_ref().map_or(0, |order| FIXED_BYTES + order.log_tail.len() + order.evidence.len());
-        FIXED_BYTES + self.inventory.len() + error + order
+        let order = self.order.as_ref();
+        let evidence = order.map_or(0, |order| order.evidence.len());
+        let order = order.map_or(0, |order| FIXED_BYTES + order.log_tail.len());
+        FIXED_BYTES + error + order + DOCUMENT_GROWTH * (self.inventory.len() + evidence)
     }
 }
 

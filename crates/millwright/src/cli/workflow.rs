@@ -54,6 +54,8 @@ One that boots a distribution's own installer with a file of answers:
     hostname: ${hostname:yaml}
 Variables, as ${name}, ${name:shell} or ${name:yaml} (quoted for a shell, for YAML), and $$ for a dollar:
   node_id mac ip hostname serial uuid vendor model arch machine_id url token answers_url image_url image_sha256
+In cmdline only ${name}; what machines say of themselves (ip hostname serial uuid vendor model arch) behind an
+option's name, as in host=${hostname}.
 For administrators: what a workflow boots is root on the fleet.")]
     Create {
         /// The workflow's file, or - for stdin
@@ -93,7 +95,7 @@ pub async fn execute(command: WorkflowCommand, options: &ClientOptions) -> Resul
 }
 
 /// The rules of the domain, asked here.
-fn checked(new: &Workflow) -> Result<(), domain::Error> {
+pub(super) fn checked(new: &Workflow) -> Result<(), domain::Error> {
     let text = |text: &Option<String>| text.clone().unwrap_or_default();
     let workflow = BootWorkflow {
         id: new.id.clone(),

@@ -74,7 +74,7 @@ async fn the_bearer_of_a_token_is_told_what_to_do() {
         site.http.send("GET", &format!("/api/v1/boot/answers?token={token}"), &[("Authorization", "-")], b"").await;
     assert_eq!(answers.text(), "#cloud-config\nhostname: \"web \\\"1\\\"\"\n");
     let seed = site.http.send("GET", "/api/v1/boot/seed/meta-data", &with, b"").await.text();
-    assert!(seed.starts_with("instance-id: ord_") && seed.contains("local-hostname: web1\n"), "{seed}");
+    assert!(seed.starts_with("instance-id: ord_") && seed.contains("local-hostname: \"web1\"\n"), "{seed}");
     site.http
         .send("GET", "/api/v1/boot/order", &[("Authorization", "Bearer nobody")], b"")
         .await

@@ -10,6 +10,7 @@ mod discovery;
 mod findings;
 mod guest;
 mod history;
+mod hostile;
 mod lifecycle;
 mod plant;
 mod reports;

@@ -7,16 +7,24 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test throughout")]
 
 mod backup;
+mod boot_query;
+mod boot_report;
+mod boot_site;
 mod dhcp;
 mod filter;
 mod grpc;
 mod images;
 mod json;
 mod kubeconfig;
+mod lease_file;
 mod lists;
+mod mac;
+mod order_lines;
+mod outside;
 mod pem;
 mod rest;
 mod rows;
+mod templates;
 mod tftp;
 mod wire;
 mod world;

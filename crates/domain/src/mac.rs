@@ -6,14 +6,15 @@ use std::fmt;
 pub struct MacAddress(String);
 
 impl MacAddress {
-    /// Pairs with colons or hyphens, fours with dots, or twelve digits.
+    /// Pairs with colons or hyphens, fours with dots, or twelve digits; each separator in its place.
     pub fn parse(text: &str) -> Option<Self> {
-        let digits: String =
-            text.chars().filter(|c| !matches!(c, ':' | '-' | '.')).collect::<String>().to_ascii_lowercase();
-        let separators = text.len() - digits.len();
-        if digits.len() != 12 || !digits.bytes().all(|b| b.is_ascii_hexdigit()) || !matches!(separators, 0 | 2 | 5) {
-            return None;
-        }
+        let grouped = |separator: char, of: usize| {
+            let groups: Vec<&str> = text.split(separator).collect();
+            (groups.len() * of == 12 && groups.iter().all(|group| group.len() == of)).then(|| groups.concat())
+        };
+        let digits =
+            grouped(':', 2).or_else(|| grouped('-', 2)).or_else(|| grouped('.', 4)).or_else(|| grouped(':', 12));
+        let digits = digits.filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()))?.to_ascii_lowercase();
         let pairs: Vec<&str> = (0..6).filter_map(|i| digits.get(2 * i..2 * i + 2)).collect();
         Some(Self(pairs.join(":")))
     }
@@ -46,10 +47,20 @@ mod tests {
 
     #[test]
     fn every_usual_spelling_is_one() {
-        for text in ["52:54:00:4D:59:01", "52-54-00-4d-59-01", "5254.004d.5901", "5254004d5901"] {
+        for text in ["52:54:00:4D:59:01", "52-54-00-4d-59-01", "5254.004D.5901", "5254004d5901", "5254004D5901"] {
             assert_eq!(MacAddress::parse(text).map(|m| m.0).as_deref(), Some("52:54:00:4d:59:01"), "{text}");
         }
         for bad in ["", "52:54:00:4d:59", "52:54:00:4d:59:0g", "52:54:00:4d:59:01:02", "5-254004d5901", "ü"] {
+            assert_eq!(MacAddress::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn separators_stand_in_their_places() {
+        let misplaced =
+            [":::::5254004d5901", "5254004d59.0.1", "5254004d5901:::::", "52:54:00:4d:5901:", "5:25:40:04:d5:901"];
+        let mixed = ["52:54-00:4d-59:01", "52.54.00.4d.59.01", "5254:004d:5901", "5254-004d-5901", "525400-4d5901"];
+        for bad in misplaced.into_iter().chain(mixed) {
             assert_eq!(MacAddress::parse(bad), None, "{bad}");
         }
     }

@@ -112,7 +112,16 @@ fn pieces<'a>(field: &str, text: &'a str) -> Result<Vec<Piece<'a>>, Error> {
     Ok(found)
 }
 
-/// What may stand bare in a command line, a script or a file of answers.
+/// The variables whose values are ours and are URLs: they need what other values may not have.
+const URLS: &[&str] = &["url", "answers_url", "image_url"];
+
+/// One word to everything that reads it: a kernel, a shell, iPXE, YAML. Whatever a machine says of itself stands bare
+/// only so: to a shell, `a&reboot` is two commands.
+fn is_word(value: &str) -> bool {
+    value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:".contains(&b))
+}
+
+/// What a URL is made of, and a path.
 fn is_plain(value: &str) -> bool {
     value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:/@+,=?&%".contains(&b))
 }
@@ -122,7 +131,7 @@ fn quoted(field: &str, name: &str, value: &str, quoting: Quoting) -> Result<Stri
         return Err(Error::field(field, format!("the value of ${{{name}}} has a control character in it: {value:?}")));
     }
     match quoting {
-        Quoting::Bare if is_plain(value) => Ok(value.to_owned()),
+        Quoting::Bare if is_word(value) || URLS.contains(&name) && is_plain(value) => Ok(value.to_owned()),
         Quoting::Bare => Err(Error::field(
             field,
             format!(
@@ -263,9 +272,15 @@ mod tests {
     #[test]
     fn a_hostile_name_is_refused_where_it_would_be_read_as_more() {
         let w = workflow("host=${hostname}", "${hostname:shell}");
-        for hostile in ["a init=/bin/sh", "a\nkernel evil", "a;reboot", "${mac}", "a\"b", "ü"] {
+        let hostile =
+            ["a init=/bin/sh", "a\nkernel evil", "a;reboot", "${mac}", "a\"b", "ü", "a|b", "a>b", "*", "~", "#"];
+        for hostile in hostile.into_iter().chain(["a&b", "a?b", "a=b", "%x", "a,b", "a/b", "a@b", "a+b"]) {
             assert!(w.rendered_cmdline(&values(hostile)).is_err(), "{hostile:?}");
         }
+        // what is ours needs these, and holds nothing that a machine has said
+        let url =
+            BTreeMap::from([("answers_url", "http://10.0.0.1:7702/api/v1/boot/answers?token=a.1.b&x=%20".to_owned())]);
+        assert!(workflow("ds=${answers_url}", "").rendered_cmdline(&url).is_ok());
         assert!(w.rendered_template(&values("a\nb")).is_err(), "no quoting holds a line break everywhere");
         assert_eq!(w.rendered_template(&values("${mac}")), Ok("'${mac}'".to_owned()), "it is not read again");
     }

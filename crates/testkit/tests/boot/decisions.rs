@@ -46,6 +46,24 @@ async fn what_is_said_at_boot_gets_into_no_script() {
     site.http.send("DELETE", &format!("/api/v1/nodes/{id}"), &[], b"").await.ok();
 }
 
+/// Files of answers are shell in half of their uses: what a machine is called is nobody's command there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_machine_is_called_runs_nothing_in_a_file_of_answers() {
+    let site = Site::new().await;
+    let w = json!({ "id": "late", "kernel": "vmlinuz", "template": "hostnamectl set-hostname ${hostname}\n" });
+    site.http.post("/api/v1/workflows", &w).await.ok();
+    site.script(&format!("mac={MAC}&hostname=a%26reboot")).await;
+    site.patch(MAC, &json!({ "workflow_id": "late" })).await.ok();
+    site.moved(MAC, "pending").await;
+    let token = site.token(MAC).await.expect("a token");
+    let answers = format!("/api/v1/boot/answers?token={token}");
+    let refused = site.http.send("GET", &answers, &[("Authorization", "-")], b"").await;
+    refused.refused(400, "INVALID_FIELD");
+    site.script(&format!("mac={MAC}&hostname=a-1")).await;
+    let answered = site.http.send("GET", &answers, &[("Authorization", "-")], b"").await;
+    assert_eq!(answered.text(), "hostnamectl set-hostname a-1\n");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_questions_are_told_so() {
     let site = Site::new().await;

@@ -102,6 +102,15 @@ fn value<'a>(query: &'a [(String, String)], name: &str) -> &'a str {
     query.iter().find(|(n, _)| n == name).map_or("", |(_, v)| v.as_str())
 }
 
+/// By what iPXE calls its platform. Of one that is not known nothing is said.
+fn boot_mode(platform: &str) -> &'static str {
+    match platform {
+        "pcbios" => "bios",
+        "efi" => "uefi",
+        _ => "",
+    }
+}
+
 fn token(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
@@ -142,6 +151,7 @@ async fn boot(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery, request: R
         serial_number: value(&query, "serial").to_owned(),
         system_uuid: value(&query, "uuid").to_owned(),
         arch: value(&query, "arch").to_owned(),
+        boot_mode: boot_mode(value(&query, "platform")).to_owned(),
     };
     let asks = BootRequest { mac: value(&query, "mac").to_owned(), claims };
     let polls = value(&query, "polls").parse().unwrap_or(0u32).min(POLLS_MAX);
@@ -388,6 +398,7 @@ async fn take(door: &Door, headers: &HeaderMap, body: &[u8], id: Option<String>)
             serial_number: sent.serial_number.unwrap_or_default(),
             system_uuid: sent.system_uuid.unwrap_or_default(),
             arch: String::new(),
+            boot_mode: String::new(),
         },
         status: sent.installation_status,
         progress: sent.installation_progress,

@@ -36,11 +36,14 @@ pub fn first(places: &Places) -> String {
         ("serial", "serial:uristring"),
         ("vendor", "manufacturer:uristring"),
         ("product", "product:uristring"),
-        ("arch", "buildarch"),
+        ("arch", "arch"),
+        ("platform", "platform"),
     ];
     let query: Vec<String> = asks.iter().map(|(name, value)| format!("{name}=${{{value}}}")).collect();
+    // what iPXE was built for is not what the processor can do: for BIOS it is always i386
+    let arch = "cpuid --ext 29 && set arch x86_64 || set arch ${buildarch}";
     format!(
-        "#!ipxe\n:ask\nchain --replace {}/api/v1/boot?{} || goto again\n:again\necho Millwright does not answer\nsleep 10\ngoto ask\n",
+        "#!ipxe\n{arch}\n:ask\nchain --replace {}/api/v1/boot?{} || goto again\n:again\necho Millwright does not answer\nsleep 10\ngoto ask\n",
         places.public_url,
         query.join("&")
     )

@@ -173,6 +173,8 @@ pub struct Claims {
     pub system_uuid: String,
     /// As iPXE spells it: `x86_64`, `arm64`, `i386`.
     pub arch: String,
+    /// `bios` or `uefi`: what its firmware has started iPXE by.
+    pub boot_mode: String,
 }
 
 impl Claims {
@@ -188,6 +190,7 @@ impl Claims {
             serial_number: newer(self.serial_number, &before.serial_number),
             system_uuid: newer(self.system_uuid, &before.system_uuid),
             arch: newer(self.arch, &before.arch),
+            boot_mode: newer(self.boot_mode, &before.boot_mode),
         }
     }
 }

@@ -227,10 +227,17 @@ impl BootWorkflow {
         render("template", &self.template, values)
     }
 
-    /// Why it cannot be booted by a machine of this architecture.
-    pub fn unfit_for(&self, arch: &str) -> Option<String> {
-        let differs = !self.arch.is_empty() && !arch.is_empty() && self.arch != arch;
-        differs.then(|| format!("workflow {} is for {}, and this machine is {arch}", self.id, self.arch))
+    /// Why it cannot be booted by a machine of this architecture that boots so; of what is not known nothing is said.
+    pub fn unfit_for(&self, arch: &str, boot_mode: &str) -> Option<String> {
+        let fits = |wanted: &str, is: &str| wanted.is_empty() || is.is_empty() || wanted == is;
+        // iPXE for BIOS is built for i386, whatever the processor can do besides
+        let may_be = self.arch == "x86_64" && arch == "i386";
+        if !fits(&self.arch, arch) && !may_be {
+            return Some(format!("workflow {} is for {}, and this machine is {arch}", self.id, self.arch));
+        }
+        let (id, wanted) = (&self.id, &self.boot_mode);
+        (!fits(wanted, boot_mode))
+            .then(|| format!("workflow {id} is for {wanted}, and this machine boots by {boot_mode}"))
     }
 }
 

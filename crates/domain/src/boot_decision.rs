@@ -1,7 +1,7 @@
 //! What a machine that boots from the network is served: a pure function of what is known of it. When in doubt it is
 //! its own disk; an installer is only served for an open order, which an approval, a reset or a run has opened.
 
-use crate::boot_node::{BootNode, BootState};
+use crate::boot_node::{BootNode, BootState, MAX_LOOKS};
 use crate::boot_workflow::BootWorkflow;
 use crate::install_order::OrderTask;
 
@@ -34,7 +34,9 @@ pub struct Setup {
 pub fn decide(node: &BootNode, workflow: Option<&BootWorkflow>, setup: Setup) -> Serve {
     let disk = |why: &str| Serve::LocalDisk { why: why.to_owned() };
     match node.state {
-        BootState::Discovered if setup.can_discover && node.inventory.is_empty() => Serve::Discover,
+        BootState::Discovered if setup.can_discover && node.inventory.is_empty() && node.looks < MAX_LOOKS => {
+            Serve::Discover
+        }
         BootState::Discovered if setup.strangers_wait => {
             Serve::Wait { why: "it waits for somebody to approve it".to_owned() }
         }
@@ -181,5 +183,13 @@ mod tests {
         let known = BootNode { inventory: "{}".into(), ..stranger.clone() };
         let setup = Setup { can_discover: true, strangers_wait: true };
         assert!(matches!(decide(&known, None, setup), Serve::Wait { .. }), "looked at once");
+    }
+
+    #[test]
+    fn a_look_that_brings_nothing_is_not_tried_for_ever() {
+        let setup = Setup { can_discover: true, strangers_wait: false };
+        let looked = |looks| decide(&BootNode { looks, ..node(BootState::Discovered) }, None, setup);
+        assert_eq!([looked(0), looked(2)], [Serve::Discover, Serve::Discover]);
+        assert!(matches!(looked(3), Serve::LocalDisk { .. }));
     }
 }

@@ -17,6 +17,8 @@ use std::time::Duration;
 
 /// Failures in all before somebody must act.
 pub const MAX_INSTALL_ATTEMPTS: u32 = 3;
+/// Discovery boots that are tried: one that brings no report must not keep a machine from its disk.
+pub const MAX_LOOKS: u32 = 3;
 /// An attempt that says nothing for so long has failed.
 pub const SILENT_AFTER: Duration = Duration::from_secs(15 * 60);
 /// Approved, and never seen to boot: somebody should know.
@@ -210,6 +212,8 @@ pub struct BootNode {
     pub claims: Claims,
     /// Disks, cards and processors as a discovery boot has found them, as JSON; empty: none has been made.
     pub inventory: String,
+    /// How often a discovery boot was handed out to it.
+    pub looks: u32,
     /// Attempts that have failed since the last start from `pending`.
     pub install_attempts: u32,
     pub last_install_error: Option<String>,

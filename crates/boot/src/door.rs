@@ -1,7 +1,7 @@
 //! The machines' door: boot scripts, orders, seeds and reports over plain HTTP. On the main port, and on the one that
 //! machines on a provisioning network reach. Reports carry the token of their attempt; nothing else here needs one.
 
-use crate::script::{self, POLLS_MAX, Places};
+use crate::script::{self, POLLS_MAX, Places, TRIES_MAX};
 use api::json::Strict;
 use axum::Router;
 use axum::body::Bytes;
@@ -105,6 +105,19 @@ fn value<'a>(query: &'a [(String, String)], name: &str) -> &'a str {
     query.iter().find(|(n, _)| n == name).map_or("", |(_, v)| v.as_str())
 }
 
+fn count(query: &[(String, String)], name: &str, max: u32) -> u32 {
+    value(query, name).parse().unwrap_or(0).min(max)
+}
+
+/// By what iPXE calls its platform. Of one that is not known nothing is said.
+fn boot_mode(platform: &str) -> &'static str {
+    match platform {
+        "pcbios" => "bios",
+        "efi" => "uefi",
+        _ => "",
+    }
+}
+
 fn token(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(AUTHORIZATION)?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
@@ -124,8 +137,8 @@ fn refused(e: Error) -> Response {
     api::rest_error(e)
 }
 
-async fn first(State(door): State<Arc<Door>>) -> Response {
-    text(StatusCode::OK, script::first(&door.places))
+async fn first(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery) -> Response {
+    text(StatusCode::OK, script::first(&door.places, count(&query(raw.as_deref()), "tries", TRIES_MAX)))
 }
 
 /// The only thing that discovers.
@@ -145,11 +158,12 @@ async fn boot(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery, request: R
         serial_number: value(&query, "serial").to_owned(),
         system_uuid: value(&query, "uuid").to_owned(),
         arch: value(&query, "arch").to_owned(),
+        boot_mode: boot_mode(value(&query, "platform")).to_owned(),
     };
     let mac = value(&query, "mac").to_owned();
     let foreign = !door.was_leased(peer, &mac);
     let asks = BootRequest { mac, claims, foreign };
-    let polls = value(&query, "polls").parse().unwrap_or(0u32).min(POLLS_MAX);
+    let polls = count(&query, "polls", POLLS_MAX);
     match door.decide(&asks).await {
         Ok(booting) => {
             let (serve, workflow) = (&booting.serve, booting.workflow.as_ref());
@@ -164,10 +178,15 @@ async fn boot(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery, request: R
             let token = booting.token.as_ref().map(Secret::reveal);
             text(StatusCode::OK, script::script(&door.places, &booting.node, serve, workflow, token, polls))
         }
-        // what cannot be decided boots from its disk: iPXE shows no body of an error
-        Err(e) if e.code() == domain::Code::Unavailable || e.reason == Reason::InvalidField => {
+        Err(e) if e.reason == Reason::InvalidField => {
             served("refused");
             refused(e)
+        }
+        // iPXE shows no body of an error: whoever stands at the console would see nothing
+        Err(e) if e.code() == domain::Code::Unavailable => {
+            served("wait");
+            tracing::warn!(mac = asks.mac, error = %e, "a machine waits, since it cannot be decided now what it boots");
+            text(StatusCode::OK, script::undecided(&door.places, &e.message, count(&query, "tries", TRIES_MAX)))
         }
         Err(e) => {
             served("disk");
@@ -182,7 +201,11 @@ impl Door {
     /// a script that loads nothing would ask for ever.
     async fn decide(&self, asks: &BootRequest) -> Result<Booting, Error> {
         let booting = self.service.boot(asks, &self.setup).await?;
-        if booting.serve != Serve::Discover || self.has_installer().await? {
+        if booting.serve != Serve::Discover {
+            return Ok(booting);
+        }
+        if self.has_installer().await? {
+            self.service.look_offered(&booting.node.id).await?;
             return Ok(booting);
         }
         tracing::warn!(node = %booting.node.id, mac = %booting.node.mac, "a machine is not looked at: there is no installer; 'millwright image build-installer' makes one");
@@ -423,6 +446,7 @@ async fn take(door: &Door, headers: &HeaderMap, body: &[u8], id: Option<String>)
             serial_number: sent.serial_number.unwrap_or_default(),
             system_uuid: sent.system_uuid.unwrap_or_default(),
             arch: String::new(),
+            boot_mode: String::new(),
         },
         status: sent.installation_status,
         progress: sent.installation_progress,

@@ -21,8 +21,10 @@ pub struct Places {
 
 /// Between two questions of a machine that waits.
 const ASK_EVERY_SECONDS: u32 = 10;
-/// After so many questions it goes on to its disk.
+/// After so many questions of one that waits it goes on to its disk.
 pub const POLLS_MAX: u32 = 180;
+/// And after so many that nobody has answered.
+pub const TRIES_MAX: u32 = 30;
 
 /// What is said on a console: letters, digits and a few marks, so that no word of it is a command.
 fn said(text: &str) -> String {
@@ -30,21 +32,51 @@ fn said(text: &str) -> String {
     text.chars().map(|c| if plain(c) { c } else { '_' }).take(200).collect()
 }
 
-/// For firmware that was given our iPXE: fills in what the machine knows of itself.
-pub fn first(places: &Places) -> String {
+/// For firmware that was given our iPXE: fills in what the machine knows of itself. Asks until it is answered, `tries`
+/// among them, but not for ever: then the machine boots its disk.
+pub fn first(places: &Places, tries: u32) -> String {
     let asks = [
         ("mac", "netX/mac"),
         ("uuid", "uuid"),
         ("serial", "serial:uristring"),
         ("vendor", "manufacturer:uristring"),
         ("product", "product:uristring"),
-        ("arch", "buildarch"),
+        ("arch", "arch"),
+        ("platform", "platform"),
+        ("tries", "tries"),
     ];
     let query: Vec<String> = asks.iter().map(|(name, value)| format!("{name}=${{{value}}}")).collect();
+    let (url, query) = (&places.public_url, query.join("&"));
+    // the last try has the number before the last
+    let tries = tries.min(TRIES_MAX - 1);
+    // what iPXE was built for is not what the processor can do: for BIOS it is always i386
     format!(
-        "#!ipxe\n:ask\nchain --replace {}/api/v1/boot?{} || goto again\n:again\necho Millwright does not answer\nsleep 10\ngoto ask\n",
-        places.public_url,
-        query.join("&")
+        "#!ipxe
+cpuid --ext 29 && set arch x86_64 || set arch ${{buildarch}}
+set tries:int32 {tries}
+:ask
+chain --replace {url}/api/v1/boot?{query} ||
+inc tries
+iseq ${{tries}} {TRIES_MAX} && goto disk ||
+echo Millwright does not answer
+sleep {ASK_EVERY_SECONDS}
+goto ask
+:disk
+echo Millwright does not answer; booting from disk
+exit
+"
+    )
+}
+
+/// For one of which nothing could be decided, since what is known cannot be had now: it asks all over again.
+pub(crate) fn undecided(places: &Places, why: &str, tries: u32) -> String {
+    let tries = tries + 1;
+    if tries >= TRIES_MAX {
+        return disk(why);
+    }
+    let (url, why) = (&places.public_url, said(why));
+    format!(
+        "#!ipxe\necho Millwright: {why}\nsleep {ASK_EVERY_SECONDS}\nchain --replace {url}/boot.ipxe?tries={tries} || exit\n"
     )
 }
 
@@ -52,27 +84,27 @@ fn source(places: &Places, source: &str) -> String {
     if is_url(source) { source.to_owned() } else { format!("{}/images/{source}", places.public_url) }
 }
 
-fn again(places: &Places, node: &BootNode, polls: u32) -> String {
-    format!("chain --replace {}/api/v1/boot?mac={}&polls={}", places.public_url, node.mac, polls + 1)
-}
-
 pub(crate) fn disk(why: &str) -> String {
     // the reason ends its line: what follows it could be read as a command
     format!("#!ipxe\necho Millwright: {}\necho Millwright: booting from disk\nexit\n", said(why))
 }
 
-/// Says something, and asks again after a while.
-fn ask_again(places: &Places, node: &BootNode, why: &str, polls: u32) -> String {
+/// What ends a script: it asks again after a while, and at last goes on to the disk.
+fn then(places: &Places, node: &BootNode, polls: u32) -> String {
     if polls >= POLLS_MAX {
-        return disk(why);
+        return "echo booting from disk\nexit\n".to_owned();
     }
-    let ask = again(places, node, polls);
-    let why = said(why);
-    format!("#!ipxe\necho Millwright: {why}\nsleep {ASK_EVERY_SECONDS}\n{ask} || exit\n")
+    let (url, mac, polls) = (&places.public_url, &node.mac, polls + 1);
+    format!("sleep {ASK_EVERY_SECONDS}\nchain --replace {url}/api/v1/boot?mac={mac}&polls={polls} || exit\n")
+}
+
+/// Says something, and asks again.
+fn ask_again(places: &Places, node: &BootNode, why: &str, polls: u32) -> String {
+    format!("#!ipxe\necho Millwright: {}\n{}", said(why), then(places, node, polls))
 }
 
 /// A kernel and its initrd; where they cannot be had, that is said and asked again.
-fn boots(places: &Places, node: &BootNode, kernel: &str, initrd: &str, cmdline: &str) -> String {
+fn boots(places: &Places, node: &BootNode, kernel: &str, initrd: &str, cmdline: &str, polls: u32) -> String {
     let mut script = format!("#!ipxe\necho Millwright: boot node {} ({})\n", node.id, node.mac);
     let (kernel, cmdline) = (source(places, kernel), cmdline.trim());
     let with = if initrd.is_empty() { "" } else { " initrd=initrd.img" };
@@ -80,11 +112,8 @@ fn boots(places: &Places, node: &BootNode, kernel: &str, initrd: &str, cmdline: 
     if !initrd.is_empty() {
         let _ = writeln!(script, "initrd --name initrd.img {} || goto failed", source(places, initrd));
     }
-    let ask = again(places, node, 0);
-    let _ = write!(
-        script,
-        "boot || goto failed\n:failed\necho Millwright: the installer could not be loaded\nsleep {ASK_EVERY_SECONDS}\n{ask} || exit\n"
-    );
+    script.push_str("boot || goto failed\n:failed\necho Millwright: the installer could not be loaded\n");
+    script.push_str(&then(places, node, polls));
     script
 }
 
@@ -140,11 +169,11 @@ pub fn script(
         Serve::AttemptLost => ask_again(places, node, "its attempt has ended", polls),
         Serve::Discover => {
             let cmdline = format!("{} {} millwright.discover=1", places.installer_cmdline, told(places, node));
-            boots(places, node, &places.installer_kernel, &places.installer_initrd, &cmdline)
+            boots(places, node, &places.installer_kernel, &places.installer_initrd, &cmdline, polls)
         }
         Serve::Installer { .. } => {
             let token = token.unwrap_or_default();
-            match installer(places, node, workflow, token) {
+            match installer(places, node, workflow, token, polls) {
                 Ok(script) => script,
                 Err(e) => ask_again(places, node, &e.message, polls),
             }
@@ -152,15 +181,88 @@ pub fn script(
     }
 }
 
-fn installer(places: &Places, node: &BootNode, workflow: Option<&BootWorkflow>, token: &str) -> Result<String, Error> {
+fn installer(
+    places: &Places,
+    node: &BootNode,
+    workflow: Option<&BootWorkflow>,
+    token: &str,
+    polls: u32,
+) -> Result<String, Error> {
     let tells = format!("{} millwright.token={token}", told(places, node));
     let Some(workflow) = workflow else {
         // an erasure: nothing but our own installer does that
         let cmdline = format!("{} {tells}", places.installer_cmdline);
-        return Ok(boots(places, node, &places.installer_kernel, &places.installer_initrd, &cmdline));
+        return Ok(boots(places, node, &places.installer_kernel, &places.installer_initrd, &cmdline, polls));
     };
     let image = node.open_order().map(|order| order.image.as_str()).filter(|image| !image.is_empty());
     let values = values(places, node, workflow, token, image.unwrap_or(&workflow.image));
     let cmdline = workflow.rendered_cmdline(&values)?;
-    Ok(boots(places, node, &workflow.kernel, &workflow.initrd, &format!("{cmdline} {tells}")))
+    Ok(boots(places, node, &workflow.kernel, &workflow.initrd, &format!("{cmdline} {tells}"), polls))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use domain::boot_node::{BootState, Claims};
+    use domain::{BootNodeId, MacAddress, Timestamp};
+
+    fn places() -> Places {
+        Places {
+            public_url: "http://10.77.0.1:7702".into(),
+            installer_kernel: "installer-vmlinuz".into(),
+            installer_initrd: "installer-initrd".into(),
+        }
+    }
+
+    fn node() -> BootNode {
+        let then = Timestamp::from_micros(0);
+        BootNode {
+            id: BootNodeId::from_text("btn_1"),
+            mac: MacAddress::from_text("52:54:00:4d:59:01"),
+            state: BootState::Discovered,
+            version: 1,
+            workflow_id: String::new(),
+            failed_workflow_id: String::new(),
+            group: String::new(),
+            claims: Claims::default(),
+            inventory: String::new(),
+            looks: 0,
+            install_attempts: 0,
+            last_install_error: None,
+            state_changed_at: then,
+            machine_id: None,
+            proposed_machine_id: None,
+            created_at: then,
+            last_seen: None,
+            order: None,
+        }
+    }
+
+    /// What a script asks next, if it does not end at the disk: the number behind `name`.
+    fn asks_next(script: &str, name: &str) -> Option<u32> {
+        let asks = script.lines().find(|line| line.starts_with("chain ") && line.ends_with("|| exit"))?;
+        let number = asks.split([' ', '&', '?']).find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
+        Some(number.and_then(|number| number.parse().ok()).expect("a number in what is asked"))
+    }
+
+    #[test]
+    fn every_way_of_asking_again_ends_at_the_disk() {
+        let serves =
+            [Serve::Discover, Serve::Wait { why: "w".into() }, Serve::Error { why: "e".into() }, Serve::AttemptLost];
+        let installs = [Serve::Installer { task: domain::install_order::OrderTask::Erase, attempt: 1 }];
+        for serve in serves.into_iter().chain(installs) {
+            let asked = (0..).scan(0, |polls, _| {
+                *polls = asks_next(&script(&places(), &node(), &serve, None, Some("t"), *polls), "polls")?;
+                Some(*polls)
+            });
+            assert_eq!(asked.take(1000).last(), Some(POLLS_MAX), "{serve:?}");
+            let last = script(&places(), &node(), &serve, None, Some("t"), POLLS_MAX);
+            assert!(last.ends_with("exit\n") && !last.contains("chain"), "{last}");
+        }
+        let asked = (0..).scan(0, |tries, _| {
+            *tries = asks_next(&undecided(&places(), "the database is away", *tries), "tries")?;
+            Some(*tries)
+        });
+        assert_eq!(asked.take(1000).last(), Some(TRIES_MAX - 1));
+    }
 }

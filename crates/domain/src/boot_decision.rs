@@ -1,7 +1,7 @@
 //! What a machine that boots from the network is served: a pure function of what is known of it. When in doubt it is
 //! its own disk; an installer is only served for an open order, which an approval, a reset or a run has opened.
 
-use crate::boot_node::{BootNode, BootState};
+use crate::boot_node::{BootNode, BootState, MAX_LOOKS};
 use crate::boot_workflow::BootWorkflow;
 use crate::install_order::OrderTask;
 
@@ -34,7 +34,9 @@ pub struct Setup {
 pub fn decide(node: &BootNode, workflow: Option<&BootWorkflow>, setup: Setup) -> Serve {
     let disk = |why: &str| Serve::LocalDisk { why: why.to_owned() };
     match node.state {
-        BootState::Discovered if setup.can_discover && node.inventory.is_empty() => Serve::Discover,
+        BootState::Discovered if setup.can_discover && node.inventory.is_empty() && node.looks < MAX_LOOKS => {
+            Serve::Discover
+        }
         BootState::Discovered if setup.strangers_wait => {
             Serve::Wait { why: "it waits for somebody to approve it".to_owned() }
         }
@@ -72,7 +74,7 @@ fn ordered(node: &BootNode, workflow: Option<&BootWorkflow>) -> Serve {
         (OrderTask::Install, None) => {
             Serve::Error { why: format!("its workflow {:?} is not there", order.workflow_id) }
         }
-        (OrderTask::Install, Some(workflow)) => match workflow.unfit_for(&node.claims.arch) {
+        (OrderTask::Install, Some(workflow)) => match workflow.unfit_for(&node.claims.arch, &node.claims.boot_mode) {
             Some(why) => Serve::Error { why },
             None => Serve::Installer { task, attempt: order.attempt },
         },
@@ -127,13 +129,43 @@ mod tests {
         assert_eq!(of(BootState::Deprovisioning, Some(order(OrderTask::Erase, 1, true))), Serve::AttemptLost);
     }
 
+    /// A machine of this architecture that boots so, and is to be installed.
+    fn on(arch: &str, boot_mode: &str, workflow: Option<&BootWorkflow>) -> Serve {
+        let mut node = BootNode { order: Some(order(OrderTask::Install, 1, false)), ..node(BootState::Pending) };
+        (node.claims.arch, node.claims.boot_mode) = (arch.to_owned(), boot_mode.to_owned());
+        decide(&node, workflow, Setup::default())
+    }
+
+    #[test]
+    fn a_workflow_is_served_to_machines_that_can_boot_it() {
+        let any = BootWorkflow { arch: String::new(), ..workflow() };
+        let uefi = BootWorkflow { boot_mode: "uefi".into(), ..workflow() };
+        let bios = BootWorkflow { boot_mode: "bios".into(), ..workflow() };
+        let arm = BootWorkflow { arch: "arm64".into(), ..workflow() };
+        for (arch, boot_mode, workflow, refused) in [
+            ("x86_64", "bios", workflow(), None),
+            // iPXE for BIOS calls every machine so
+            ("i386", "bios", workflow(), None),
+            ("i386", "bios", arm.clone(), Some("arm64, and this machine is i386")),
+            ("x86_64", "uefi", arm, Some("arm64, and this machine is x86_64")),
+            ("arm64", "uefi", any, None),
+            ("x86_64", "uefi", uefi.clone(), None),
+            ("i386", "bios", uefi.clone(), Some("uefi, and this machine boots by bios")),
+            ("x86_64", "uefi", bios.clone(), Some("bios, and this machine boots by uefi")),
+            ("x86_64", "", uefi, None),
+            ("i386", "bios", bios, None),
+        ] {
+            match (on(arch, boot_mode, Some(&workflow)), refused) {
+                (Serve::Installer { .. }, None) => {}
+                (Serve::Error { why }, Some(wanted)) if why.ends_with(wanted) => {}
+                (other, _) => panic!("{arch} {boot_mode} {workflow:?}: {other:?}"),
+            }
+        }
+    }
+
     #[test]
     fn what_cannot_be_served_is_said_on_the_console() {
-        let with = |arch: &str, workflow: Option<&BootWorkflow>| {
-            let mut node = BootNode { order: Some(order(OrderTask::Install, 1, false)), ..node(BootState::Pending) };
-            node.claims.arch = arch.to_owned();
-            decide(&node, workflow, Setup::default())
-        };
+        let with = |arch: &str, workflow: Option<&BootWorkflow>| on(arch, "", workflow);
         assert!(matches!(with("arm64", Some(&workflow())), Serve::Error { why } if why.contains("arm64")));
         assert!(matches!(with("x86_64", None), Serve::Error { why } if why.contains("not there")));
         assert!(matches!(with("", Some(&workflow())), Serve::Installer { .. }));
@@ -151,5 +183,13 @@ mod tests {
         let known = BootNode { inventory: "{}".into(), ..stranger.clone() };
         let setup = Setup { can_discover: true, strangers_wait: true };
         assert!(matches!(decide(&known, None, setup), Serve::Wait { .. }), "looked at once");
+    }
+
+    #[test]
+    fn a_look_that_brings_nothing_is_not_tried_for_ever() {
+        let setup = Setup { can_discover: true, strangers_wait: false };
+        let looked = |looks| decide(&BootNode { looks, ..node(BootState::Discovered) }, None, setup);
+        assert_eq!([looked(0), looked(2)], [Serve::Discover, Serve::Discover]);
+        assert!(matches!(looked(3), Serve::LocalDisk { .. }));
     }
 }

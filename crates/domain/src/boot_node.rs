@@ -17,6 +17,8 @@ use std::time::Duration;
 
 /// Failures in all before somebody must act.
 pub const MAX_INSTALL_ATTEMPTS: u32 = 3;
+/// Discovery boots that are tried: one that brings no report must not keep a machine from its disk.
+pub const MAX_LOOKS: u32 = 3;
 /// An attempt that says nothing for so long has failed.
 pub const SILENT_AFTER: Duration = Duration::from_secs(15 * 60);
 /// Approved, and never seen to boot: somebody should know.
@@ -173,6 +175,8 @@ pub struct Claims {
     pub system_uuid: String,
     /// As iPXE spells it: `x86_64`, `arm64`, `i386`.
     pub arch: String,
+    /// `bios` or `uefi`: what its firmware has started iPXE by.
+    pub boot_mode: String,
 }
 
 impl Claims {
@@ -188,6 +192,7 @@ impl Claims {
             serial_number: newer(self.serial_number, &before.serial_number),
             system_uuid: newer(self.system_uuid, &before.system_uuid),
             arch: newer(self.arch, &before.arch),
+            boot_mode: newer(self.boot_mode, &before.boot_mode),
         }
     }
 }
@@ -224,6 +229,8 @@ pub struct BootNode {
     pub claims: Claims,
     /// Disks, cards and processors as a discovery boot has found them, as JSON; empty: none has been made.
     pub inventory: String,
+    /// How often a discovery boot was handed out to it.
+    pub looks: u32,
     /// Attempts that have failed since the last start from `pending`.
     pub install_attempts: u32,
     pub last_install_error: Option<String>,

@@ -143,14 +143,22 @@ fn cmdline_pieces(cmdline: &str) -> Result<Vec<Piece<'_>>, Error> {
     Ok(pieces)
 }
 
-/// What may stand bare in a command line, a script or a file of answers.
+/// The variables whose values are ours and are URLs: they need what other values may not have.
+const URLS: &[&str] = &["url", "answers_url", "image_url"];
+
+/// One word to everything that reads it: a kernel, a shell, iPXE, YAML. Whatever a machine says of itself stands bare
+/// only so: to a shell, `a&reboot` is two commands.
+fn is_word(value: &str) -> bool {
+    value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:".contains(&b))
+}
+
+/// What a URL is made of, and a path.
 fn is_plain(value: &str) -> bool {
     value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:/@+,=?&%".contains(&b))
 }
 
-/// The same of a value. What a URL needs is no machine's to say: "&&" ends a command, "a=b" sets something.
 fn stands_bare(name: &str, value: &str) -> bool {
-    is_plain(value) && !(CLAIMED.contains(&name) && value.contains(['=', '?', '&', '%']))
+    is_word(value) || URLS.contains(&name) && is_plain(value)
 }
 
 /// In double quotes. Beyond ASCII there are characters that readers of YAML take for the end of a line, or do not take
@@ -271,10 +279,17 @@ impl BootWorkflow {
         render("template", pieces("template", &self.template)?, values)
     }
 
-    /// Why it cannot be booted by a machine of this architecture.
-    pub fn unfit_for(&self, arch: &str) -> Option<String> {
-        let differs = !self.arch.is_empty() && !arch.is_empty() && self.arch != arch;
-        differs.then(|| format!("workflow {} is for {}, and this machine is {arch}", self.id, self.arch))
+    /// Why it cannot be booted by a machine of this architecture that boots so; of what is not known nothing is said.
+    pub fn unfit_for(&self, arch: &str, boot_mode: &str) -> Option<String> {
+        let fits = |wanted: &str, is: &str| wanted.is_empty() || is.is_empty() || wanted == is;
+        // iPXE for BIOS is built for i386, whatever the processor can do besides
+        let may_be = self.arch == "x86_64" && arch == "i386";
+        if !fits(&self.arch, arch) && !may_be {
+            return Some(format!("workflow {} is for {}, and this machine is {arch}", self.id, self.arch));
+        }
+        let (id, wanted) = (&self.id, &self.boot_mode);
+        (!fits(wanted, boot_mode))
+            .then(|| format!("workflow {id} is for {wanted}, and this machine boots by {boot_mode}"))
     }
 }
 
@@ -316,11 +331,15 @@ mod tests {
     #[test]
     fn a_hostile_name_is_refused_where_it_would_be_read_as_more() {
         let w = workflow("host=${hostname}", "${hostname:shell}");
-        for hostile in
-            ["a init=/bin/sh", "a\nkernel evil", "a;reboot", "${mac}", "a\"b", "ü", "&&", "init=/bin/sh", "%post"]
-        {
+        let hostile =
+            ["a init=/bin/sh", "a\nkernel evil", "a;reboot", "${mac}", "a\"b", "ü", "a|b", "a>b", "*", "~", "#", "&&", "%post"];
+        for hostile in hostile.into_iter().chain(["a&b", "a?b", "a=b", "%x", "a,b", "a/b", "a@b", "a+b"]) {
             assert!(w.rendered_cmdline(&values(hostile)).is_err(), "{hostile:?}");
         }
+        // what is ours needs these, and holds nothing that a machine has said
+        let url =
+            BTreeMap::from([("answers_url", "http://10.0.0.1:7702/api/v1/boot/answers?token=a.1.b&x=%20".to_owned())]);
+        assert!(workflow("ds=${answers_url}", "").rendered_cmdline(&url).is_ok());
         assert!(w.rendered_template(&values("a\nb")).is_err(), "no quoting holds a line break everywhere");
         assert_eq!(w.rendered_template(&values("${mac}")), Ok("'${mac}'".to_owned()), "it is not read again");
     }

@@ -6,28 +6,15 @@ use std::fmt;
 pub struct MacAddress(String);
 
 impl MacAddress {
-    /// Pairs with colons or hyphens, fours with dots, or twelve digits.
+    /// Pairs with colons or hyphens, fours with dots, or twelve digits; each separator in its place.
     pub fn parse(text: &str) -> Option<Self> {
-        let bytes = text.as_bytes();
-        // how long it is says how it must be spelt
-        let (group, separators): (usize, &[u8]) = match bytes.len() {
-            12 => (12, b""),
-            14 => (4, b"."),
-            17 => (2, b":-"),
-            _ => return None,
+        let grouped = |separator: char, of: usize| {
+            let groups: Vec<&str> = text.split(separator).collect();
+            (groups.len() * of == 12 && groups.iter().all(|group| group.len() == of)).then(|| groups.concat())
         };
-        let separator = bytes.get(group).copied();
-        let mut digits = String::with_capacity(12);
-        for (i, byte) in bytes.iter().enumerate() {
-            let between = i % (group + 1) == group;
-            if between && separator == Some(*byte) && separators.contains(byte) {
-                continue;
-            }
-            if between || !byte.is_ascii_hexdigit() {
-                return None;
-            }
-            digits.push(char::from(byte.to_ascii_lowercase()));
-        }
+        let digits =
+            grouped(':', 2).or_else(|| grouped('-', 2)).or_else(|| grouped('.', 4)).or_else(|| grouped(':', 12));
+        let digits = digits.filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()))?.to_ascii_lowercase();
         let pairs: Vec<&str> = (0..6).filter_map(|i| digits.get(2 * i..2 * i + 2)).collect();
         Some(Self(pairs.join(":")))
     }
@@ -60,7 +47,7 @@ mod tests {
 
     #[test]
     fn every_usual_spelling_is_one() {
-        for text in ["52:54:00:4D:59:01", "52-54-00-4d-59-01", "5254.004d.5901", "5254004d5901"] {
+        for text in ["52:54:00:4D:59:01", "52-54-00-4d-59-01", "5254.004D.5901", "5254004d5901", "5254004D5901"] {
             assert_eq!(MacAddress::parse(text).map(|m| m.0).as_deref(), Some("52:54:00:4d:59:01"), "{text}");
         }
         for bad in [
@@ -76,6 +63,16 @@ mod tests {
             "5254:004d:5901",
             "5254.004d5901.",
         ] {
+            assert_eq!(MacAddress::parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn separators_stand_in_their_places() {
+        let misplaced =
+            [":::::5254004d5901", "5254004d59.0.1", "5254004d5901:::::", "52:54:00:4d:5901:", "5:25:40:04:d5:901"];
+        let mixed = ["52:54-00:4d-59:01", "52.54.00.4d.59.01", "5254:004d:5901", "5254-004d-5901", "525400-4d5901"];
+        for bad in misplaced.into_iter().chain(mixed) {
             assert_eq!(MacAddress::parse(bad), None, "{bad}");
         }
     }

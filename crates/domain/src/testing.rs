@@ -45,6 +45,7 @@ pub(crate) fn node(state: BootState) -> BootNode {
         group: String::new(),
         claims: Claims::default(),
         inventory: String::new(),
+        looks: 0,
         install_attempts: 0,
         last_install_error: None,
         state_changed_at: THEN,

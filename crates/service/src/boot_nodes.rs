@@ -395,6 +395,7 @@ pub(crate) fn fresh(id: &BootNodeId, mac: &MacAddress, now: Timestamp) -> BootNo
         group: String::new(),
         claims: Claims::default(),
         inventory: String::new(),
+        looks: 0,
         install_attempts: 0,
         last_install_error: None,
         state_changed_at: now,

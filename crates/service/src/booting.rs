@@ -109,6 +109,7 @@ fn kept_claims(claims: &Claims) -> Claims {
         serial_number: kept(&claims.serial_number),
         system_uuid: kept(&claims.system_uuid).to_ascii_lowercase(),
         arch: kept(&claims.arch),
+        boot_mode: kept(&claims.boot_mode),
     }
 }
 

@@ -19,6 +19,7 @@ mod hardware;
 mod images;
 mod kubeconfig;
 mod logs;
+mod looks;
 mod lookup;
 mod machines;
 mod netboot_orders;

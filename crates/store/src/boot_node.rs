@@ -50,19 +50,20 @@ pub const FILTER: Schema = Schema {
 
 macro_rules! node_columns {
     () => {
-        "n.node_id, n.mac_address, n.state, n.version, n.workflow_id, n.failed_workflow_id, n.device_group, n.hostname, n.ip_address, n.vendor, n.model, n.serial_number, n.system_uuid, n.arch, n.inventory, n.install_attempts, n.last_install_error, n.state_changed_at, n.machine_id, n.proposed_machine_id, n.created_at, n.last_seen, o.order_id, o.task, o.state, o.version, o.workflow_id, o.image, o.user_data_ref, o.opened_by, o.run_id, o.step, o.opened_at, o.attempt, o.offered_at, o.started_at, o.last_report_at, o.progress, o.log_tail, o.evidence, o.closed_at, o.closed_because, o.node_id, o.operation, o.disk_boot_at FROM boot_nodes n LEFT JOIN install_orders o ON o.order_id = n.order_id"
+        "n.node_id, n.mac_address, n.state, n.version, n.workflow_id, n.failed_workflow_id, n.device_group, n.hostname, n.ip_address, n.vendor, n.model, n.serial_number, n.system_uuid, n.arch, n.inventory, n.install_attempts, n.last_install_error, n.state_changed_at, n.machine_id, n.proposed_machine_id, n.created_at, n.last_seen, n.boot_mode, n.looks, o.order_id, o.task, o.state, o.version, o.workflow_id, o.image, o.user_data_ref, o.opened_by, o.run_id, o.step, o.opened_at, o.attempt, o.offered_at, o.started_at, o.last_report_at, o.progress, o.log_tail, o.evidence, o.closed_at, o.closed_because, o.node_id, o.operation, o.disk_boot_at FROM boot_nodes n LEFT JOIN install_orders o ON o.order_id = n.order_id"
     };
 }
 
-const ORDER: usize = 22;
+const ORDER: usize = 24;
 
 crate::statements! {
     GET = concat!("SELECT ", node_columns!(), " WHERE n.node_id = $1");
     BY_MAC = concat!("SELECT ", node_columns!(), " WHERE n.mac_address = $1 AND n.state <> 'retired'");
     BY_MACHINE = concat!("SELECT ", node_columns!(), " WHERE n.machine_id = $1 AND n.state <> 'retired'");
     LIST = concat!("SELECT ", node_columns!(), " WHERE n.node_id > $1");
-    INSERT = "INSERT INTO boot_nodes(node_id, mac_address, state, version, workflow_id, failed_workflow_id, device_group, hostname, ip_address, vendor, model, serial_number, system_uuid, arch, inventory, install_attempts, state_changed_at, machine_id, proposed_machine_id, created_at, last_seen) VALUES ($1, $2, 'discovered', 1, $3, '', $4, $5, $6, $7, $8, $9, $10, $11, '', 0, $12, $13, $14, $12, $15)";
-    UPDATE = "UPDATE boot_nodes SET version = version + 1, state = $3, workflow_id = $4, failed_workflow_id = $5, device_group = $6, hostname = $7, ip_address = $8, vendor = $9, model = $10, serial_number = $11, system_uuid = $12, arch = $13, inventory = $14, install_attempts = $15, last_install_error = $16, state_changed_at = $17, machine_id = $18, proposed_machine_id = $19, last_seen = $20, order_id = $21, mac_address = $22 WHERE node_id = $1 AND version = $2";
+    INSERT = "INSERT INTO boot_nodes(node_id, mac_address, state, version, workflow_id, failed_workflow_id, device_group, hostname, ip_address, vendor, model, serial_number, system_uuid, arch, inventory, install_attempts, state_changed_at, machine_id, proposed_machine_id, created_at, last_seen, boot_mode, looks) VALUES ($1, $2, 'discovered', 1, $3, '', $4, $5, $6, $7, $8, $9, $10, $11, '', 0, $12, $13, $14, $12, $15, $16, 0)";
+    UPDATE = "UPDATE boot_nodes SET version = version + 1, state = $3, workflow_id = $4, failed_workflow_id = $5, device_group = $6, hostname = $7, ip_address = $8, vendor = $9, model = $10, serial_number = $11, system_uuid = $12, arch = $13, inventory = $14, install_attempts = $15, last_install_error = $16, state_changed_at = $17, machine_id = $18, proposed_machine_id = $19, last_seen = $20, order_id = $21, mac_address = $22, boot_mode = $23 WHERE node_id = $1 AND version = $2";
+    LOOKED = "UPDATE boot_nodes SET looks = looks + 1 WHERE node_id = $1";
     SEEN = "UPDATE boot_nodes SET last_seen = $2 WHERE node_id = $1";
     HISTORY = "SELECT sequence, at, from_state, to_state, owner, actor, comment, metadata FROM transitions WHERE subject = $1 AND entity_kind = 'boot_node' ORDER BY sequence DESC LIMIT $2 OFFSET $3";
     HISTORY_TOTAL = "SELECT COUNT(*) FROM transitions WHERE subject = $1 AND entity_kind = 'boot_node'";
@@ -97,8 +98,10 @@ fn read(row: &Row, _: Timestamp) -> Result<BootNode, DbError> {
             serial_number: row.string(11)?,
             system_uuid: row.string(12)?,
             arch: row.string(13)?,
+            boot_mode: row.string(22)?,
         },
         inventory: row.string(14)?,
+        looks: u32::try_from(row.uint(23)?).unwrap_or(u32::MAX),
         install_attempts: u32::try_from(row.uint(15)?).unwrap_or(u32::MAX),
         last_install_error: row.maybe(16, Row::string)?,
         state_changed_at: row.time(17)?,
@@ -186,6 +189,7 @@ pub fn insert(tx: &mut Tx<'_>, node: &BootNode, cause: &Cause) -> TxResult<BootN
                     node.machine_id.as_ref().map(MachineId::as_str),
                     node.proposed_machine_id.as_ref().map(MachineId::as_str),
                     node.last_seen,
+                    &c.boot_mode,
                 ],
             )?)
         },
@@ -226,6 +230,7 @@ fn write(tx: &mut Tx<'_>, node: &BootNode, order: Option<&OrderId>) -> Result<u6
             node.last_seen,
             order.map(OrderId::as_str),
             node.mac.as_str(),
+            &c.boot_mode,
         ],
     )
 }
@@ -240,6 +245,12 @@ pub fn save(tx: &mut Tx<'_>, node: &BootNode) -> TxResult<()> {
         return Err(Failure::Lost(format!("boot node {}", node.id)));
     }
     tx.signal(Signal::BootNodeChanged(node.id.clone()));
+    Ok(())
+}
+
+/// A discovery boot is handed out to it. Counted beside the row's version: nobody else writes this.
+pub fn looked(tx: &mut Tx<'_>, id: &BootNodeId) -> TxResult<()> {
+    tx.exec(LOOKED, params![id.as_str()])?;
     Ok(())
 }
 

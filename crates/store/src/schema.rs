@@ -146,8 +146,8 @@ const MIGRATIONS: &[&[&str]] = &[&[
         ip_address {key} NOT NULL, vendor {key} NOT NULL, model {key} NOT NULL, serial_number {key} NOT NULL,
         system_uuid {key} NOT NULL, arch {key} NOT NULL, inventory TEXT NOT NULL, install_attempts BIGINT NOT NULL,
         last_install_error TEXT, state_changed_at BIGINT NOT NULL, machine_id {key} REFERENCES machines(machine_id),
-        proposed_machine_id {key}, created_at BIGINT NOT NULL, last_seen BIGINT,
-        order_id {key} REFERENCES install_orders(order_id))",
+        proposed_machine_id {key}, created_at BIGINT NOT NULL, last_seen BIGINT, boot_mode TEXT NOT NULL,
+        looks BIGINT NOT NULL, order_id {key} REFERENCES install_orders(order_id))",
     // whoever comes again after it was retired is another node
     "CREATE UNIQUE INDEX boot_nodes_by_mac ON boot_nodes(mac_address) WHERE state <> 'retired'",
     "CREATE UNIQUE INDEX boot_nodes_by_machine ON boot_nodes(machine_id) WHERE machine_id IS NOT NULL AND state <> 'retired'",

@@ -11,7 +11,7 @@ use std::path::Path;
 const MAC: &str = "52:54:00:b0:07:01";
 
 /// One request, one answer: status and body.
-fn http(url: &str, method: &str, path: &str, token: Option<&str>, body: &[u8]) -> (u16, String) {
+pub fn http(url: &str, method: &str, path: &str, token: Option<&str>, body: &[u8]) -> (u16, String) {
     let address = url.strip_prefix("http://").expect("an http URL");
     let mut stream = TcpStream::connect(address).expect("connects");
     let token = token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
@@ -313,6 +313,24 @@ fn workflows_are_checked_before_they_are_kept() {
     let shown = server.ok(&["workflow", "show", "good"]);
     assert!(shown.contains("host=${hostname:shell}"), "{shown}");
     server.run(&["workflow", "show", "none"]).with(3).saying("no workflow");
+    server.terminate().with(0);
+}
+
+/// One whose discovery boot never reports (no driver, no address) is not kept from its disk.
+#[test]
+fn a_look_that_brings_nothing_is_tried_three_times() {
+    let home = Home::new();
+    let server = home.launch("data").start();
+    assert!(script(&server.url, MAC).contains("booting from disk"), "no installer is there: that is no look");
+    for name in ["installer-vmlinuz", "installer-initrd"] {
+        server.ok(&["image", "add", &home.file(name, name).display().to_string()]);
+    }
+    for look in 1..=3 {
+        let script = script(&server.url, MAC);
+        assert!(script.contains("millwright.discover=1"), "look {look}: {script}");
+    }
+    let script = script(&server.url, MAC);
+    assert!(script.contains("booting from disk") && !script.contains("kernel"), "{script}");
     server.terminate().with(0);
 }
 

@@ -2,6 +2,7 @@
 //! in one process, in `testkit`'s `postgres_faults`.)
 
 use crate::audit::World;
+use crate::boot_commands::http;
 use crate::fleet::text;
 use crate::process::until;
 use crate::server::{Home, QUICK, Server};
@@ -45,6 +46,17 @@ fn a_server_goes_on_with_the_standby_and_finds_it_when_it_is_started_again() {
     world.wait_for("repave_started", 1);
     primary.kill();
     server.run(&["machine", "list"]).with(UNAVAILABLE).saying("STORE_UNAVAILABLE");
+    // a machine that boots now is told to wait, and that not for ever
+    let boots = |query: &str| {
+        let (status, script) =
+            http(&server.url, "GET", &format!("/api/v1/boot?mac=52:54:00:b0:07:09{query}"), None, b"");
+        assert!(status == 200 && script.starts_with("#!ipxe\necho Millwright: "), "{status} {script}");
+        script
+    };
+    let waits = boots("");
+    assert!(waits.contains("sleep ") && waits.contains(&format!("{}/boot.ipxe?tries=1 ", server.url)), "{waits}");
+    let gives_up = boots("&tries=29");
+    assert!(gives_up.ends_with("exit\n") && !gives_up.contains("chain"), "{gives_up}");
     standby.promote();
     until_it_answers(&server);
     let runs = server.all_succeed();

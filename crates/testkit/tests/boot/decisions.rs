@@ -47,6 +47,43 @@ async fn what_is_said_at_boot_gets_into_no_script() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_workflow_for_other_firmware_is_refused_on_the_machines_console() {
+    let site = Site::new().await;
+    let w = json!({ "id": "uefi", "kernel": "vmlinuz", "arch": "x86_64", "boot_mode": "uefi" });
+    site.http.post("/api/v1/workflows", &w).await.ok();
+    site.script(&format!("mac={MAC}&arch=i386&platform=pcbios")).await;
+    site.patch(MAC, &json!({ "workflow_id": "uefi" })).await.ok();
+    site.moved(MAC, "pending").await;
+    let script = site.script(&format!("mac={MAC}&polls=1")).await;
+    assert!(script.contains("echo Millwright: workflow uefi is for uefi, and this machine boots by bios"), "{script}");
+    assert!(!script.contains("token="), "{script}");
+    // somebody has changed its firmware's settings
+    let script = site.script(&format!("mac={MAC}&arch=x86_64&platform=efi")).await;
+    assert!(script.contains("token="), "{script}");
+    // iPXE for BIOS says i386 of every processor
+    let script = site.script(&format!("mac={MAC}&arch=i386&platform=efi")).await;
+    assert!(script.contains("token="), "{script}");
+}
+
+/// Files of answers are shell in half of their uses: what a machine is called is nobody's command there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_machine_is_called_runs_nothing_in_a_file_of_answers() {
+    let site = Site::new().await;
+    let w = json!({ "id": "late", "kernel": "vmlinuz", "template": "hostnamectl set-hostname ${hostname}\n" });
+    site.http.post("/api/v1/workflows", &w).await.ok();
+    site.script(&format!("mac={MAC}&hostname=a%26reboot")).await;
+    site.patch(MAC, &json!({ "workflow_id": "late" })).await.ok();
+    site.moved(MAC, "pending").await;
+    let token = site.token(MAC).await.expect("a token");
+    let answers = format!("/api/v1/boot/answers?token={token}");
+    let refused = site.http.send("GET", &answers, &[("Authorization", "-")], b"").await;
+    refused.refused(400, "INVALID_FIELD");
+    site.script(&format!("mac={MAC}&hostname=a-1")).await;
+    let answered = site.http.send("GET", &answers, &[("Authorization", "-")], b"").await;
+    assert_eq!(answered.text(), "hostnamectl set-hostname a-1\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_questions_are_told_so() {
     let site = Site::new().await;
     for query in ["", "mac=", "mac=zz", "mac=ff:ff:ff:ff:ff:ff", "mac=00:00:00:00:00:00", "mac=../../etc/passwd"] {

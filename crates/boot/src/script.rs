@@ -19,6 +19,9 @@ pub struct Places {
     pub installer_cmdline: String,
 }
 
+/// The firmware goes on to its disk. UEFI does only after a failure: after success it is content, and stays in its menu.
+const TO_DISK: &str = "iseq ${platform} efi && exit 1 || exit\n";
+
 /// Between two questions of a machine that waits.
 const ASK_EVERY_SECONDS: u32 = 10;
 /// After so many questions of one that waits it goes on to its disk.
@@ -63,8 +66,7 @@ sleep {ASK_EVERY_SECONDS}
 goto ask
 :disk
 echo Millwright does not answer; booting from disk
-exit
-"
+{TO_DISK}"
     )
 }
 
@@ -76,7 +78,7 @@ pub(crate) fn undecided(places: &Places, why: &str, tries: u32) -> String {
     }
     let (url, why) = (&places.public_url, said(why));
     format!(
-        "#!ipxe\necho Millwright: {why}\nsleep {ASK_EVERY_SECONDS}\nchain --replace {url}/boot.ipxe?tries={tries} || exit\n"
+        "#!ipxe\necho Millwright: {why}\nsleep {ASK_EVERY_SECONDS}\nchain --replace {url}/boot.ipxe?tries={tries} ||\n{TO_DISK}"
     )
 }
 
@@ -86,16 +88,16 @@ fn source(places: &Places, source: &str) -> String {
 
 pub(crate) fn disk(why: &str) -> String {
     // the reason ends its line: what follows it could be read as a command
-    format!("#!ipxe\necho Millwright: {}\necho Millwright: booting from disk\nexit\n", said(why))
+    format!("#!ipxe\necho Millwright: {}\necho Millwright: booting from disk\n{TO_DISK}", said(why))
 }
 
 /// What ends a script: it asks again after a while, and at last goes on to the disk.
 fn then(places: &Places, node: &BootNode, polls: u32) -> String {
     if polls >= POLLS_MAX {
-        return "echo booting from disk\nexit\n".to_owned();
+        return format!("echo Millwright: booting from disk\n{TO_DISK}");
     }
     let (url, mac, polls) = (&places.public_url, &node.mac, polls + 1);
-    format!("sleep {ASK_EVERY_SECONDS}\nchain --replace {url}/api/v1/boot?mac={mac}&polls={polls} || exit\n")
+    format!("sleep {ASK_EVERY_SECONDS}\nchain --replace {url}/api/v1/boot?mac={mac}&polls={polls} ||\n{TO_DISK}")
 }
 
 /// Says something, and asks again.
@@ -117,10 +119,9 @@ fn boots(places: &Places, node: &BootNode, kernel: &str, initrd: &str, cmdline: 
     script
 }
 
-/// What every kernel of ours is told: who it is and where we are.
-fn told(places: &Places, node: &BootNode) -> String {
-    let dashed = node.mac.as_str().replace(':', "-");
-    format!("millwright.url={} millwright.mac={} BOOTIF=01-{dashed}", places.public_url, node.mac)
+/// What every kernel of ours is told: who it is.
+fn told(node: &BootNode) -> String {
+    format!("millwright.mac={} BOOTIF=01-{}", node.mac, node.mac.as_str().replace(':', "-"))
 }
 
 /// The values of a workflow's variables.
@@ -168,7 +169,8 @@ pub fn script(
         Serve::Wait { why } | Serve::Error { why } => ask_again(places, node, why, polls),
         Serve::AttemptLost => ask_again(places, node, "its attempt has ended", polls),
         Serve::Discover => {
-            let cmdline = format!("{} {} millwright.discover=1", places.installer_cmdline, told(places, node));
+            let cmdline =
+                format!("{} millwright.discover={} {}", places.installer_cmdline, places.public_url, told(node));
             boots(places, node, &places.installer_kernel, &places.installer_initrd, &cmdline, polls)
         }
         Serve::Installer { .. } => {
@@ -188,7 +190,7 @@ fn installer(
     token: &str,
     polls: u32,
 ) -> Result<String, Error> {
-    let tells = format!("{} millwright.token={token}", told(places, node));
+    let tells = format!("millwright.url={} millwright.token={token} {}", places.public_url, told(node));
     let Some(workflow) = workflow else {
         // an erasure: nothing but our own installer does that
         let cmdline = format!("{} {tells}", places.installer_cmdline);
@@ -240,7 +242,7 @@ mod tests {
 
     /// What a script asks next, if it does not end at the disk: the number behind `name`.
     fn asks_next(script: &str, name: &str) -> Option<u32> {
-        let asks = script.lines().find(|line| line.starts_with("chain ") && line.ends_with("|| exit"))?;
+        let asks = script.lines().find(|line| line.starts_with("chain ") && line.ends_with(" ||"))?;
         let number = asks.split([' ', '&', '?']).find_map(|part| part.strip_prefix(name)?.strip_prefix('='));
         Some(number.and_then(|number| number.parse().ok()).expect("a number in what is asked"))
     }
@@ -257,7 +259,7 @@ mod tests {
             });
             assert_eq!(asked.take(1000).last(), Some(POLLS_MAX), "{serve:?}");
             let last = script(&places(), &node(), &serve, None, Some("t"), POLLS_MAX);
-            assert!(last.ends_with("exit\n") && !last.contains("chain"), "{last}");
+            assert!(last.ends_with(TO_DISK) && !last.contains("chain"), "{last}");
         }
         let asked = (0..).scan(0, |tries, _| {
             *tries = asks_next(&undecided(&places(), "the database is away", *tries), "tries")?;

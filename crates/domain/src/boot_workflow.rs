@@ -331,8 +331,21 @@ mod tests {
     #[test]
     fn a_hostile_name_is_refused_where_it_would_be_read_as_more() {
         let w = workflow("host=${hostname}", "${hostname:shell}");
-        let hostile =
-            ["a init=/bin/sh", "a\nkernel evil", "a;reboot", "${mac}", "a\"b", "ü", "a|b", "a>b", "*", "~", "#", "&&", "%post"];
+        let hostile = [
+            "a init=/bin/sh",
+            "a\nkernel evil",
+            "a;reboot",
+            "${mac}",
+            "a\"b",
+            "ü",
+            "a|b",
+            "a>b",
+            "*",
+            "~",
+            "#",
+            "&&",
+            "%post",
+        ];
         for hostile in hostile.into_iter().chain(["a&b", "a?b", "a=b", "%x", "a,b", "a/b", "a@b", "a+b"]) {
             assert!(w.rendered_cmdline(&values(hostile)).is_err(), "{hostile:?}");
         }

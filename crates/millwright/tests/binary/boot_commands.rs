@@ -327,7 +327,7 @@ fn a_look_that_brings_nothing_is_tried_three_times() {
     }
     for look in 1..=3 {
         let script = script(&server.url, MAC);
-        assert!(script.contains("millwright.discover=1"), "look {look}: {script}");
+        assert!(script.contains("millwright.discover=http"), "look {look}: {script}");
     }
     let script = script(&server.url, MAC);
     assert!(script.contains("booting from disk") && !script.contains("kernel"), "{script}");
@@ -348,7 +348,7 @@ fn a_stranger_is_written_down_and_boots_its_disk() {
         server.ok(&["image", "add", &file]);
     }
     let script = self::script(&server.url, MAC);
-    assert!(script.contains("millwright.discover=1") && token(&script).is_none(), "{script}");
+    assert!(script.contains("millwright.discover=http") && token(&script).is_none(), "{script}");
     let facts = json!({ "facts": { "cpus": 8 }, "hostname": "seen-7" });
     let body = report(&server.url, None, MAC, "started", &facts);
     assert_eq!((body["applied"].as_bool(), body["reason"].as_str()), (Some(false), Some("NO_TOKEN")), "{body}");

@@ -182,6 +182,9 @@ fn decoded(value: &[u8]) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// To the next boot device, by BIOS and by UEFI.
+const TO_DISK: &str = "iseq ${platform} efi && exit 1 || exit";
+
 /// The commands of a line, as iPXE takes it apart; `None`: something between them that we never write.
 fn commands(line: &str) -> Option<Vec<Vec<&str>>> {
     let mut commands = vec![Vec::new()];
@@ -198,6 +201,11 @@ fn commands(line: &str) -> Option<Vec<Vec<&str>>> {
 /// Every line is one of ours, with nothing of the claims but as values of the options that our workflow has for them.
 fn script(text: &str, node: Option<&BootNode>) -> Verdict {
     let wrong = |why: &str| Err(format!("{why}:\n{text}"));
+    // the one line of every script with a setting in it, and with a condition
+    let (text, to_disk) = (text.replace(TO_DISK, "exit"), text.matches(TO_DISK).count());
+    if to_disk != 1 {
+        return wrong("not one way to the disk");
+    }
     if !text.bytes().all(|b| b.is_ascii_graphic() || b == b' ' || b == b'\n') || text.contains('$') {
         return wrong("not plain text, or with a setting of iPXE in it");
     }
@@ -212,7 +220,7 @@ fn script(text: &str, node: Option<&BootNode>) -> Verdict {
         let known = match commands.as_slice() {
             [["echo", "Millwright:", ..] | ["exit"] | ["sleep", "10"] | [":failed"]] => true,
             [["boot"], ["goto", "failed"]] => true,
-            [["chain", "--replace", url], ["exit"]] => {
+            [["chain", "--replace", url], []] => {
                 let polls = url.strip_prefix(&format!("{URL}/api/v1/boot?mac={mac}&polls="));
                 polls.is_some_and(|polls| polls.parse::<u32>().is_ok_and(|polls| (1..=180).contains(&polls)))
             }
@@ -246,10 +254,14 @@ fn options(words: &[&str], node: &BootNode) -> bool {
         format!("uuid={}", c.system_uuid),
         format!("arch={}", c.arch),
         format!("millwright.url={URL}"),
+        "millwright.token".to_owned(),
         format!("millwright.mac={mac}"),
         format!("BOOTIF=01-{}", mac.replace(':', "-")),
     ];
-    let Some((token, words)) = words.split_last() else { return false };
     let plain = |token: &str| token.bytes().all(|b| b.is_ascii_hexdigit() || b == b'.');
-    words == expected && token.strip_prefix("millwright.token=mwr_").is_some_and(plain)
+    let same = |word: &str, expected: &str| match expected {
+        "millwright.token" => word.strip_prefix("millwright.token=mwr_").is_some_and(plain),
+        expected => word == expected,
+    };
+    words.len() == expected.len() && words.iter().zip(&expected).all(|(word, expected)| same(word, expected))
 }

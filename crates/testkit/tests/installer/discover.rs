@@ -14,8 +14,11 @@ fn a_machine_tells_its_facts_whatever_strings_it_has() {
     let hostile = "a\"b\\c\u{1}\u{7}d';$(reboot)`reboot`\u{e9}\u{1f600}\t{}";
     // a comma in a value is written twice
     let identity = format!("type=1,manufacturer=Mill,, \"Wright\",product=\\\",serial={hostile},uuid={UUID}");
-    let plan =
-        bench.booted("millwright.discover=1").smbios(&identity).device("VGA").device(&format!("e1000,mac={OTHER_MAC}"));
+    let plan = bench
+        .booted(&format!("millwright.discover={}", bench.standin.url()))
+        .smbios(&identity)
+        .device("VGA")
+        .device(&format!("e1000,mac={OTHER_MAC}"));
     let serial = bench.run_plan(plan.disk(Disk::virtio(&one, "D\"1\\x")).disk(Disk::sata(&two, "SATA1", 0)));
     let behaviour = bench.standin.behaviour();
     assert_eq!(behaviour.reports.len(), 1, "{serial}");
@@ -69,7 +72,9 @@ fn bytes_that_are_no_text_make_a_report_that_is_one() {
     bytes.extend_from_slice(b"Maker\xff\xfe\0Model\xc3\0\xf0\x9fS\xed\xa0\x80N\x80\0\0");
     std::fs::write(&strings, bytes).expect("written");
     assert!(!strings.as_os_str().as_bytes().contains(&b','));
-    let plan = bench.booted("millwright.discover=1").smbios(&format!("file={}", strings.display()));
+    let plan = bench
+        .booted(&format!("millwright.discover={}", bench.standin.url()))
+        .smbios(&format!("file={}", strings.display()));
     let serial = bench.run_plan(plan);
     let behaviour = bench.standin.behaviour();
     assert_eq!(behaviour.reports.len(), 1, "{serial}");

@@ -221,5 +221,5 @@ erase_disks() {
         return 1
     fi
     say "complete: erased $targets"
-    report_complete "\"evidence\":$evidence"
+    report_complete "\"evidence\":$evidence" retired
 }

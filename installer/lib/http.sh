@@ -39,8 +39,8 @@ persist() {
 LINES_AT_ONCE=100
 reported=0
 
-# report STATUS PROGRESS [MEMBERS]: to the server, with the log's new lines. Its answer is in $answer_state and
-# $answer_reason.
+# report STATUS PROGRESS [MEMBERS]: to the server, with the log's new lines. Its answer is in $answer_applied (yes, no),
+# $answer_state and $answer_reason.
 report() {
     lines=$(wc -l <$RUN/log)
     {
@@ -52,14 +52,17 @@ report() {
     } >$RUN/report.json
     call "$url/api/v1/report" $RUN/answer --header 'Content-Type: application/json' --post-file $RUN/report.json || return 1
     reported=$lines
+    answer_applied=no
+    if grep -q '"applied" *: *true' $RUN/answer; then answer_applied=yes; fi
     answer_state=$(json_text state <$RUN/answer | tr A-Z a-z)
     answer_reason=$(json_text reason <$RUN/answer)
 }
 
 # order_closed: whether the last answer says that there is nothing more to do here: so by its reason, or because the
-# node is in a state in which nobody may touch its disks
+# node is in a state in which nobody may touch its disks. An attempt that has ended has no disks either: another one may be
+# under way by now.
 order_closed() {
-    [ "$answer_reason" != ORDER_CLOSED ] || return 0
+    case $answer_reason in ORDER_CLOSED | ATTEMPT_ENDED) return 0 ;; esac
     case $answer_state in
         install_failed | discovered | installed | active | retired) return 0 ;;
     esac
@@ -92,9 +95,16 @@ progress() {
     return 0
 }
 
-# report_complete [MEMBERS]
+# report_complete MEMBERS STATE...: what is done is a success if the report of it counts, or if it has counted before and
+# only the answer was lost: then the node is in one of these states
 report_complete() {
-    persist report complete 100 "$1" || stop "it is done, but the server does not take the report: $http_error"
+    persist report complete 100 "$1" || { stop "it is done, but the server does not take the report: $http_error"; return 1; }
+    [ $answer_applied = no ] || return 0
+    shift
+    for state in "$@"; do
+        [ "$answer_state" != "$state" ] || return 0
+    done
+    stop "it is done, but for the server it does not count: $answer_reason (this machine is $answer_state)"
 }
 
 report_failure() {

@@ -21,14 +21,21 @@ check_order() {
         fail "the order's image has no SHA-256 digest: '$order_image_sha256'"
         return 1
     fi
-    if [ "$(number "$order_image_bytes" 0)" = 0 ]; then
-        fail "the order's image has no size: '$order_image_bytes'"
-        return 1
-    fi
+    case $order_image_bytes in
+        '' | *[!0-9]*) fail "the order's image has no size: '$order_image_bytes'"; return 1 ;;
+    esac
     case $order_image_format in
         raw | raw.gz) ;;
         *) fail "the order's image is '$order_image_format', which this installer cannot write"; return 1 ;;
     esac
+}
+
+# learn_size: of an image from elsewhere the order says no size; its server does
+learn_size() {
+    [ "$order_image_bytes" = 0 ] || return 0
+    size_of "$order_image_url" || return 1
+    order_image_bytes=$size
+    say "the image has $size bytes, as its server says"
 }
 
 # image_needs: how many bytes the image has on the disk. A packed one says at its end how many there are, modulo 4 GiB:
@@ -218,6 +225,7 @@ wipe_end() {
 install_image() {
     report_started || return 1
     check_order || return 1
+    learn_size || return 1
     needs=$(image_needs)
     if [ "$order_seed" = yes ]; then
         get_seed || return 1
@@ -235,5 +243,5 @@ install_image() {
     fi
     sync
     say "complete"
-    report_complete
+    report_complete "" installed active
 }

@@ -14,8 +14,9 @@ split_url() {
     case $authority in *:*) port=${authority##*:} ;; esac
 }
 
-# take_answer OFFSET: reads the answer's head and says whether the bytes from there on follow; otherwise the cause is in
-# $RUN/stretch.error, and where to ask instead in $RUN/stretch.moved
+# take_answer OFFSET: reads the answer's head and says whether the bytes from there on follow, and how many there are in all
+# in $RUN/stretch.total, as far as that is told; otherwise the cause is in $RUN/stretch.error, and where to ask instead in
+# $RUN/stretch.moved
 take_answer() {
     if ! IFS= read -r line; then
         # nc has said why
@@ -23,15 +24,20 @@ take_answer() {
         return 1
     fi
     answer=$(printf '%s' "$line" | tr -d '\r')
-    plain=yes
+    plain=yes length= total=
     while IFS= read -r line; do
         header=$(printf '%s' "$line" | tr -d '\r')
         case $header in
             '') break ;;
             [Ll]ocation:*) printf '%s' "${header#*:}" | tr -d ' ' >$RUN/stretch.moved ;;
             [Tt]ransfer-[Ee]ncoding:*) plain=no ;;
+            [Cc]ontent-[Ll]ength:*) length=$(printf '%s' "${header#*:}" | tr -d ' ') ;;
+            [Cc]ontent-[Rr]ange:*) total=${header##*/} ;;
         esac
     done
+    # a whole answer is as long as it says; a part says of what it is one
+    case $answer in "HTTP/1."?" 200 "*) total=$length ;; esac
+    number "$total" 0 >$RUN/stretch.total
     case "$answer offset $1 plain $plain" in
         "HTTP/1."?" 206 "*" plain yes" | "HTTP/1."?" 200 "*"offset 0 plain yes") return 0 ;;
         "HTTP/1."?" 200 "*) echo "the server does not give parts of the image, so it cannot be gone on with" ;;
@@ -58,6 +64,33 @@ stretch() {
     came=$(number "$(cat $RUN/stretch.count 2>/dev/null)" 0)
 }
 
+# moved: asks elsewhere, if the last answer said where; into $from
+moved() {
+    if [ ! -s $RUN/stretch.moved ] || [ $moves -ge 5 ]; then return 1; fi
+    moves=$((moves + 1))
+    from=$(cat $RUN/stretch.moved)
+    case $from in /*) from=http://$host:$port$from ;; esac
+}
+
+# size_of URL: how many bytes there are, as its server says; into $size
+size_of() {
+    from=$1 moves=0 try=0
+    while :; do
+        stretch "$from" 0 1 >/dev/null
+        size=$(number "$(cat $RUN/stretch.total 2>/dev/null)" 0)
+        [ "$came" = 0 ] || [ "$size" = 0 ] || return 0
+        if moved; then continue; fi
+        cause=$(last_line $RUN/stretch.error)
+        [ "$came" = 0 ] || cause="its server does not say it"
+        try=$((try + 1))
+        if [ "$came" != 0 ] || refused "$cause" || [ $try -ge $RESUMES_IN_A_ROW ]; then
+            fail "how large the image is cannot be known: ${cause:-the connection ended} (after $try tries)"
+            return 1
+        fi
+        sleep $((try < 10 ? try : 10))
+    done
+}
+
 # download URL BYTES: all of it to the output. How it ended is in $RUN/download.end: "done", or the cause.
 download() {
     from=$1 offset=0 resumes=0 in_a_row=0 moves=0
@@ -70,12 +103,7 @@ download() {
         fi
         # nobody takes the bytes any more
         [ ! -e $RUN/give_up ] || return
-        if [ -s $RUN/stretch.moved ] && [ $moves -lt 5 ]; then
-            moves=$((moves + 1))
-            from=$(cat $RUN/stretch.moved)
-            case $from in /*) from=http://$host:$port$from ;; esac
-            continue
-        fi
+        if moved; then continue; fi
         cause=$(last_line $RUN/stretch.error)
         cause=${cause:-the connection ended}
         resumes=$((resumes + 1))

@@ -1,7 +1,7 @@
 //! The machines' door: boot scripts, orders, seeds and reports over plain HTTP. On the main port, and on the one that
 //! machines on a provisioning network reach. Reports carry the token of their attempt; nothing else here needs one.
 
-use crate::script::{self, POLLS_MAX, Places, TRIES_MAX};
+use crate::script::{self, POLLS_MAX, Places, TRIES_MAX, Wanted};
 use api::json::Strict;
 use axum::Router;
 use axum::body::Bytes;
@@ -12,8 +12,8 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use domain::boot_decision::{Serve, Setup, decide};
 use domain::boot_node::Claims;
-use domain::boot_workflow::is_url;
-use domain::install_order::OrderTask;
+use domain::boot_workflow::{BootWorkflow, is_url};
+use domain::install_order::{InstallOrder, OrderTask};
 use domain::install_report::Said;
 use domain::{Error, MacAddress, Reason, Secret, metric};
 use serde::Deserialize;
@@ -29,15 +29,6 @@ const BODY_MAX: usize = 256 * 1024;
 pub trait Leases: Send + Sync {
     /// `None`: we did not lease that address.
     fn leased_to(&self, address: Ipv4Addr) -> Option<MacAddress>;
-}
-
-/// The image that an order writes.
-#[derive(Default)]
-struct Wanted {
-    url: String,
-    sha256: String,
-    bytes: u64,
-    packed: bool,
 }
 
 pub struct Door {
@@ -165,8 +156,8 @@ async fn boot(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery, request: R
     let asks = BootRequest { mac, claims, foreign };
     let polls = count(&query, "polls", POLLS_MAX);
     match door.decide(&asks).await {
-        Ok(booting) => {
-            let (serve, workflow) = (&booting.serve, booting.workflow.as_ref());
+        Ok((booting, image)) => {
+            let (serve, workflow) = (&booting.serve, booting.workflow.as_ref().map(|workflow| (workflow, &image)));
             tracing::info!(node = %booting.node.id, mac = %booting.node.mac, ?serve, "a machine boots");
             served(match serve {
                 Serve::LocalDisk { .. } => "disk",
@@ -197,20 +188,30 @@ async fn boot(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery, request: R
 }
 
 impl Door {
-    /// What a machine boots. A look at a stranger needs our own installer: where that is not there it is not tried, for
-    /// a script that loads nothing would ask for ever.
-    async fn decide(&self, asks: &BootRequest) -> Result<Booting, Error> {
+    /// What a machine boots, and the image that is written. A look at a stranger needs our own installer: where that is
+    /// not there it is not tried, for a script that loads nothing would ask for ever.
+    async fn decide(&self, asks: &BootRequest) -> Result<(Booting, Wanted), Error> {
         let booting = self.service.boot(asks, &self.setup).await?;
-        if booting.serve != Serve::Discover {
-            return Ok(booting);
+        match (&booting.serve, booting.node.open_order()) {
+            (Serve::Discover, _) if self.has_installer().await? => {
+                self.service.look_offered(&booting.node.id).await?;
+                Ok((booting, Wanted::default()))
+            }
+            (Serve::Discover, _) => {
+                tracing::warn!(node = %booting.node.id, mac = %booting.node.mac, "a machine is not looked at: there is no installer; 'millwright image build-installer' makes one");
+                let serve = decide(&booting.node, None, Setup { can_discover: false, ..self.setup.serves });
+                Ok((Booting { serve, ..booting }, Wanted::default()))
+            }
+            (Serve::Installer { .. }, Some(order)) => match self.image_of(order, booting.workflow.as_ref()).await {
+                Ok(image) => Ok((booting, image)),
+                Err(e) if e.code() == domain::Code::Unavailable => Err(e),
+                Err(e) => {
+                    let serve = Serve::Error { why: e.message };
+                    Ok((Booting { serve, token: None, ..booting }, Wanted::default()))
+                }
+            },
+            _ => Ok((booting, Wanted::default())),
         }
-        if self.has_installer().await? {
-            self.service.look_offered(&booting.node.id).await?;
-            return Ok(booting);
-        }
-        tracing::warn!(node = %booting.node.id, mac = %booting.node.mac, "a machine is not looked at: there is no installer; 'millwright image build-installer' makes one");
-        let serve = decide(&booting.node, None, Setup { can_discover: false, ..self.setup.serves });
-        Ok(Booting { serve, ..booting })
     }
 
     async fn has_installer(&self) -> Result<bool, Error> {
@@ -232,10 +233,11 @@ impl Door {
         }
     }
 
-    async fn image_of(&self, ordered: &Ordered) -> Result<Wanted, Error> {
-        let Some(workflow) = &ordered.workflow else { return Ok(Wanted::default()) };
-        let ours = ordered.order.image.is_empty();
-        let name = if ours { &workflow.image } else { &ordered.order.image };
+    async fn image_of(&self, order: &InstallOrder, workflow: Option<&BootWorkflow>) -> Result<Wanted, Error> {
+        let workflow = workflow.filter(|_| order.task == OrderTask::Install);
+        let Some(workflow) = workflow else { return Ok(Wanted::default()) };
+        let ours = order.image.is_empty();
+        let name = if ours { &workflow.image } else { &order.image };
         if name.is_empty() {
             return Ok(Wanted::default());
         }
@@ -267,7 +269,7 @@ async fn order(State(door): State<Arc<Door>>, headers: HeaderMap) -> Response {
         Ok(ordered) => ordered,
         Err(e) => return refused(e),
     };
-    let image = match door.image_of(&ordered).await {
+    let image = match door.image_of(&ordered.order, ordered.workflow.as_ref()).await {
         Ok(image) => image,
         Err(e) => return refused(e),
     };
@@ -335,8 +337,8 @@ impl Door {
         let template = ordered.workflow.as_ref().filter(|w| !w.template.is_empty());
         match template {
             Some(workflow) => {
-                let values = script::values(&self.places, &ordered.node, workflow, token, &workflow.image);
-                workflow.rendered_template(&values)
+                let image = self.image_of(&ordered.order, Some(workflow)).await?;
+                workflow.rendered_template(&script::values(&self.places, &ordered.node, token, &image))
             }
             None => Ok("#cloud-config\n{}\n".to_owned()),
         }
@@ -351,7 +353,8 @@ async fn answers(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery) -> Resp
         let ordered = door.service.ordered(token).await?;
         let missing = || Error::new(Reason::WorkflowMissing, "this order has no workflow with a file of answers");
         let workflow = ordered.workflow.as_ref().filter(|w| !w.template.is_empty()).ok_or_else(missing)?;
-        workflow.rendered_template(&script::values(&door.places, &ordered.node, workflow, token, &workflow.image))
+        let image = door.image_of(&ordered.order, Some(workflow)).await?;
+        workflow.rendered_template(&script::values(&door.places, &ordered.node, token, &image))
     };
     match rendered.await {
         Ok(answers) => text(StatusCode::OK, answers),

@@ -19,6 +19,16 @@ pub struct Places {
     pub installer_cmdline: String,
 }
 
+/// The image that an order writes: the workflow's, or the one that is to be in its place. None: all of it is empty.
+#[derive(Clone, Debug, Default)]
+pub struct Wanted {
+    pub url: String,
+    pub sha256: String,
+    /// 0: it is elsewhere, and whoever fetches it is told there.
+    pub bytes: u64,
+    pub packed: bool,
+}
+
 /// The firmware goes on to its disk. UEFI does only after a failure: after success it is content, and stays in its menu.
 const TO_DISK: &str = "iseq ${platform} efi && exit 1 || exit\n";
 
@@ -125,13 +135,7 @@ fn told(node: &BootNode) -> String {
 }
 
 /// The values of a workflow's variables.
-pub fn values(
-    places: &Places,
-    node: &BootNode,
-    workflow: &BootWorkflow,
-    token: &str,
-    image: &str,
-) -> BTreeMap<&'static str, String> {
+pub fn values(places: &Places, node: &BootNode, token: &str, image: &Wanted) -> BTreeMap<&'static str, String> {
     let c = &node.claims;
     let machine = node.machine_id.as_ref().map(ToString::to_string).unwrap_or_default();
     let hostname = if c.hostname.is_empty() { machine.clone() } else { c.hostname.clone() };
@@ -150,8 +154,8 @@ pub fn values(
         ("url", url.clone()),
         ("token", token.to_owned()),
         ("answers_url", format!("{url}/api/v1/boot/answers?token={token}")),
-        ("image_url", if image.is_empty() { String::new() } else { source(places, image) }),
-        ("image_sha256", workflow.image_sha256.clone()),
+        ("image_url", image.url.clone()),
+        ("image_sha256", image.sha256.clone()),
     ])
 }
 
@@ -160,7 +164,7 @@ pub fn script(
     places: &Places,
     node: &BootNode,
     serve: &Serve,
-    workflow: Option<&BootWorkflow>,
+    workflow: Option<(&BootWorkflow, &Wanted)>,
     token: Option<&str>,
     polls: u32,
 ) -> String {
@@ -186,18 +190,17 @@ pub fn script(
 fn installer(
     places: &Places,
     node: &BootNode,
-    workflow: Option<&BootWorkflow>,
+    workflow: Option<(&BootWorkflow, &Wanted)>,
     token: &str,
     polls: u32,
 ) -> Result<String, Error> {
     let tells = format!("millwright.url={} millwright.token={token} {}", places.public_url, told(node));
-    let Some(workflow) = workflow else {
+    let Some((workflow, image)) = workflow else {
         // an erasure: nothing but our own installer does that
         let cmdline = format!("{} {tells}", places.installer_cmdline);
         return Ok(boots(places, node, &places.installer_kernel, &places.installer_initrd, &cmdline, polls));
     };
-    let image = node.open_order().map(|order| order.image.as_str()).filter(|image| !image.is_empty());
-    let values = values(places, node, workflow, token, image.unwrap_or(&workflow.image));
+    let values = values(places, node, token, image);
     let cmdline = workflow.rendered_cmdline(&values)?;
     Ok(boots(places, node, &workflow.kernel, &workflow.initrd, &format!("{cmdline} {tells}"), polls))
 }

@@ -246,6 +246,10 @@ impl BootWorkflow {
                 return Err(Error::field("image_sha256", "there is no image that it could belong to"));
             }
         } else {
+            if self.image.starts_with("https://") {
+                let why = "the installer has no TLS that could be trusted; use http:// (its image_sha256 is what secures it), or add it to the image store";
+                return Err(Error::field("image", format!("{:?}: {why}", self.image)));
+            }
             check_source("image", &self.image)?;
             let digest = self.image_sha256.len() == 64 && self.image_sha256.bytes().all(|b| b.is_ascii_hexdigit());
             if !self.image_sha256.is_empty() && !digest {
@@ -394,6 +398,12 @@ mod tests {
         assert!(bad(|w| w.kernel = "http://a/b c".into()).contains("kernel"));
         assert!(bad(|w| w.image = "http://a/b".into()).contains("image_sha256"));
         assert!(bad(|w| w.image_sha256 = "12".into()).contains("image_sha256"));
+        let far = |scheme: &str| {
+            let (image, image_sha256) = (format!("{scheme}://a/b.raw"), "ab".repeat(32));
+            BootWorkflow { image, image_sha256, ..good.clone() }.checked().map_err(|e| e.message)
+        };
+        assert!(far("http").is_ok());
+        assert!(far("https").is_err_and(|why| why.contains("http://") && why.contains("TLS")));
         assert!(bad(|w| w.arch = "sparc".into()).contains("sparc"));
         assert!(bad(|w| w.disk = "/dev/../mem".into()).contains("disk"));
         assert!(bad(|w| w.disk = "sda".into()).contains("disk"));

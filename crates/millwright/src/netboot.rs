@@ -146,9 +146,10 @@ impl Netboot {
     /// Serves the provisioning network until `stop`. `guard` goes when nobody does any more.
     pub fn run(self, config: &Config, service: &Service, stop: &CancellationToken, guard: DropGuard) -> Running {
         let router = self.door(config, service, "");
+        let keeping = tokio::spawn(self.keeper.clone().keep(service.clone(), stop.clone()));
         let Some(line) = self.line else {
             drop(guard.disarm());
-            return Running { tasks: Vec::new(), told: None };
+            return Running { tasks: vec![keeping], told: None };
         };
         let told = Some(format!(
             "network boot on {}, machines come to {} ({})",
@@ -162,7 +163,7 @@ impl Netboot {
             tokio::join!(port, wire);
             drop(guard);
         });
-        Running { tasks: vec![both], told }
+        Running { tasks: vec![keeping, both], told }
     }
 }
 

@@ -105,7 +105,8 @@ const SILENT_SECONDS: std::ops::RangeInclusive<u64> = 60..=24 * 3600;
 const DISCOVERED_MAX: usize = 100_000;
 /// The loaders that firmware is told to load, by their names among the images.
 pub const LOADER_BIOS: &str = "undionly.kpxe";
-pub const LOADER_UEFI: &str = "ipxe.efi";
+/// The one that leaves the card to the firmware: the other does not find its way back to the disk.
+pub const LOADER_UEFI: &str = "snponly.efi";
 pub const LOADER_ARM64: &str = "ipxe-arm64.efi";
 
 impl Netboot {

@@ -22,7 +22,7 @@ pub struct NewImage {
 /// Where the bytes of images are kept.
 #[async_trait]
 pub trait ImageBytes: Send + Sync {
-    /// A name is gone that meant these bytes: they go, too, unless another one means them.
+    /// A name is gone that meant these bytes: they go, too, after a while, unless another one means them.
     async fn unnamed(&self, service: &Service, sha256: &str);
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The folder with `vmlinuz`, `initrd.gz`, `undionly.kpxe` and `ipxe.efi`.
+/// The folder with `vmlinuz`, `initrd.gz`, `undionly.kpxe` and `snponly.efi`.
 pub fn folder() -> PathBuf {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| made("installer")).clone()

@@ -239,6 +239,8 @@ impl Plan {
             }
             all.extend(["-drive".into(), format!("if=pflash,format=raw,unit=0,readonly=on,file={UEFI_CODE}")]);
             all.extend(["-drive".into(), format!("if=pflash,format=raw,unit=1,file={}", variables.display())]);
+            // nobody answers there, and it is waited for at every boot
+            all.extend(["-fw_cfg".into(), "name=opt/org.tianocore/IPv6PXESupport,string=n".into()]);
         }
         all.extend(self.more.iter().cloned());
         all

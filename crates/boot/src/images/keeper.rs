@@ -1,9 +1,11 @@
 //! Images on their way in and out: `PUT /api/v1/images/NAME` adds bytes under a name, and bytes that no name means any
-//! more are removed.
+//! more are removed, a day later: a machine that was ordered to write them may be in the middle of that, and comes back
+//! for the rest by their digest.
 //!
-//! Bytes are in the store before a name means them. Whoever removes bytes waits until nobody is between the two.
+//! Bytes are in the store before a name means them. Whoever removes bytes does it while nobody is between the two, be it
+//! in another server on the same folder.
 
-use super::{Digest, Store, StoreError};
+use super::{Digest, Naming, Store, StoreError};
 use async_trait::async_trait;
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -20,8 +22,8 @@ use service::{Call, ImageBytes, NewImage, Service};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::runtime::Handle;
-use tokio::sync::{OwnedRwLockReadGuard, RwLock, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
+use tokio_util::sync::CancellationToken;
 
 /// Images that are added at the same time; each writes to the same disk.
 const UPLOADS_MAX: usize = 8;
@@ -31,18 +33,19 @@ const SENDS_WITHIN: Duration = Duration::from_secs(60);
 const PIECES: usize = 4;
 const PIECE: usize = 1 << 20;
 
-type Naming = OwnedRwLockReadGuard<()>;
+/// Bytes are kept for so long after their last name has gone. No installation takes that long.
+const KEPT_UNNAMED: Duration = Duration::from_secs(24 * 3600);
+/// Between two looks for such.
+const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 
 pub struct Keeper {
     store: Arc<Store>,
-    /// Held by all who have added bytes and not yet named them; alone, by who removes some.
-    naming: Arc<RwLock<()>>,
     room: Semaphore,
 }
 
 impl Keeper {
     pub fn new(store: Arc<Store>) -> Self {
-        Self { store, naming: Arc::default(), room: Semaphore::new(UPLOADS_MAX) }
+        Self { store, room: Semaphore::new(UPLOADS_MAX) }
     }
 
     pub fn router(self: Arc<Self>, service: Service) -> Router {
@@ -71,28 +74,71 @@ impl Keeper {
         // a token may have been taken back while the bytes came
         call.not_revoked()?;
         let named = service.name_image(call, NewImage { name, sha256: digest.to_string(), bytes, kind }).await;
-        drop(naming);
         match &named {
             Ok(image) => {
+                let store = self.store.clone();
+                if let Err(e) = blocking(move || store.unmark(&digest)).await {
+                    tracing::warn!(error = %e, sha256 = image.sha256, "an image's bytes stay marked as unnamed");
+                }
                 if let Some(before) = before.filter(|before| *before != image.sha256) {
                     self.unnamed(service, &before).await;
                 }
             }
             Err(_) => self.unnamed(service, &digest.to_string()).await,
         }
+        drop(naming);
         named
+    }
+
+    /// Looks for bytes to remove, until `stop`.
+    pub async fn keep(self: Arc<Self>, service: Service, stop: CancellationToken) {
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                swept = self.sweep(&service) => {
+                    if let Err(e) = swept {
+                        tracing::warn!(error = %e, "removing images that no name means");
+                    }
+                }
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(SWEEP_EVERY) => {}
+            }
+        }
+    }
+
+    /// Removes the bytes that no name has meant for long enough. Those that somebody is adding just now wait for the
+    /// next time.
+    pub async fn sweep(&self, service: &Service) -> Result<(), Error> {
+        let store = self.store.clone();
+        for (digest, since) in blocking(move || store.unnamed()).await? {
+            if service.now().since(since) < KEPT_UNNAMED {
+                continue;
+            }
+            let store = self.store.clone();
+            let Some(_alone) = blocking(move || store.alone()).await? else { return Ok(()) };
+            let store = self.store.clone();
+            if service.is_named(&digest.to_string()).await? {
+                blocking(move || store.unmark(&digest)).await?;
+            } else {
+                blocking(move || store.remove(&digest)).await?;
+                tracing::info!(sha256 = %digest, "an image's bytes are removed: no name has meant them for a day");
+            }
+        }
+        Ok(())
     }
 
     /// As the bytes come: what does not arrive whole leaves nothing. With them comes the right to name them.
     async fn write(&self, mut body: Body, expected: Option<Digest>) -> Result<(Digest, u64, Naming), Error> {
         let (pieces, mut come) = mpsc::channel::<io::Result<Bytes>>(PIECES);
-        let (store, naming, runtime) = (self.store.clone(), self.naming.clone(), Handle::current());
+        let store = self.store.clone();
         let writing = tokio::task::spawn_blocking(move || {
             let mut adding = store.adding()?;
             while let Some(piece) = come.blocking_recv() {
                 adding.write(&piece.map_err(StoreError::Source)?)?;
             }
-            let naming = runtime.block_on(naming.read_owned());
+            let naming = store.naming()?;
             adding.finish(expected).map(|(digest, bytes)| (digest, bytes, naming))
         });
         let mut gathered = BytesMut::new();
@@ -134,19 +180,13 @@ impl Keeper {
 impl ImageBytes for Keeper {
     async fn unnamed(&self, service: &Service, sha256: &str) {
         let Ok(digest) = sha256.parse::<Digest>() else { return };
-        let _alone = self.naming.write().await;
-        match service.is_named(sha256).await {
-            Ok(true) => return,
-            Ok(false) => {}
-            // they stay; nothing but room on the disk is lost
-            Err(e) => {
-                return tracing::warn!(error = %e, sha256, "an image's bytes are left, as it is not known whether a name means them");
-            }
+        // where that is not known they are marked, too: it is asked again before they are removed
+        if service.is_named(sha256).await.is_ok_and(|named| named) {
+            return;
         }
         let store = self.store.clone();
-        match blocking(move || store.remove(&digest)).await {
-            Ok(_) => tracing::info!(sha256, "an image's bytes are removed: no name means them"),
-            Err(e) => tracing::warn!(error = %e, sha256, "removing an image's bytes"),
+        if let Err(e) = blocking(move || store.mark_unnamed(&digest)).await {
+            tracing::warn!(error = %e, sha256, "an image's bytes are left, though no name means them");
         }
     }
 }

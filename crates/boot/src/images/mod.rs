@@ -10,6 +10,7 @@ mod names;
 mod range;
 mod store;
 mod stream;
+mod unnamed;
 
 pub use http::{Images, Options};
 pub use keeper::Keeper;
@@ -19,3 +20,4 @@ pub use name::{Digest, ImageName, Malformed};
 pub use names::{Names, NamesInDatabase, NamesInMemory};
 pub use range::{Part, part};
 pub use store::{Adding, Image, Store, StoreError, Stored, Verified};
+pub use unnamed::Naming;

@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-const FOLDER: &str = "sha256";
+pub(super) const FOLDER: &str = "sha256";
 /// What temporary files are called begins so; no digest does.
 const TEMPORARY: &str = ".adding-";
 /// Read or written at a time.
@@ -54,7 +54,7 @@ fn advice(reason: &io::Error) -> &'static str {
 pub struct Store {
     /// For messages: files are opened relative to `folder`, whatever becomes of its name.
     path: PathBuf,
-    folder: OwnedFd,
+    pub(super) folder: OwnedFd,
     bytes_max: u64,
 }
 
@@ -102,7 +102,7 @@ impl Store {
         Ok(store)
     }
 
-    fn failed(&self, doing: &str, name: &str, reason: impl Into<io::Error>) -> StoreError {
+    pub(super) fn failed(&self, doing: &str, name: &str, reason: impl Into<io::Error>) -> StoreError {
         disk(doing, &self.path.join(name), reason.into())
     }
 
@@ -120,7 +120,7 @@ impl Store {
         Ok(())
     }
 
-    fn entries(&self) -> Result<Vec<String>, StoreError> {
+    pub(super) fn entries(&self) -> Result<Vec<String>, StoreError> {
         let failed = |e| self.failed("listing the image store", "", e);
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.folder).map_err(failed)? {
@@ -224,11 +224,20 @@ impl Store {
     /// Answers whether it was there. Whether anything names it, the caller has seen to. Who reads it reads on.
     pub fn remove(&self, digest: &Digest) -> Result<bool, StoreError> {
         let name = digest.to_string();
-        let failed = |e: rustix::io::Errno| self.failed("removing the image", &name, e);
-        match rustix::fs::unlinkat(&self.folder, &name, AtFlags::empty()) {
-            Ok(()) => rustix::fs::fsync(&self.folder).map(|()| true).map_err(failed),
+        let gone = self.unlink("removing the image", &name)?;
+        if gone {
+            let failed = |e: rustix::io::Errno| self.failed("removing the image", &name, e);
+            rustix::fs::fsync(&self.folder).map_err(failed)?;
+        }
+        self.unmark(digest)?;
+        Ok(gone)
+    }
+
+    pub(super) fn unlink(&self, doing: &str, name: &str) -> Result<bool, StoreError> {
+        match rustix::fs::unlinkat(&self.folder, name, AtFlags::empty()) {
+            Ok(()) => Ok(true),
             Err(rustix::io::Errno::NOENT) => Ok(false),
-            Err(e) => Err(failed(e)),
+            Err(e) => Err(self.failed(doing, name, e)),
         }
     }
 

@@ -42,7 +42,7 @@ Filters: name, sha256, kind, added_by.")]
     List(ListArgs),
     /// Show one image
     #[command(
-        after_help = "Examples:\n  millwright image show debian-12.raw.gz\n  millwright image show ipxe.efi -o json"
+        after_help = "Examples:\n  millwright image show debian-12.raw.gz\n  millwright image show snponly.efi -o json"
     )]
     Show {
         /// The image's name
@@ -70,7 +70,7 @@ Refused while a workflow names it.")]
   millwright image build-installer --kernel linux-image-cloud-amd64
 
 Needs a Debian or Ubuntu with apt's lists fresh (apt-get update), busybox-static and cpio; no root. Packages are
-fetched and unpacked, not installed. Adds installer-vmlinuz, installer-initrd, undionly.kpxe and ipxe.efi.")]
+fetched and unpacked, not installed. Adds installer-vmlinuz, installer-initrd, undionly.kpxe and snponly.efi.")]
     BuildInstaller(BuildArgs),
 }
 

@@ -127,9 +127,12 @@ mod tests {
         let mut netboot = Netboot::default();
         assert!(lines(|r| installer(r, &netboot, &[])).starts_with("skip"));
         netboot.interface = Some("eno2".to_owned());
-        let told = lines(|r| installer(r, &netboot, &[("ipxe.efi".to_owned(), String::new())]));
-        assert!(told.starts_with("warn") && told.contains("installer-initrd") && !told.contains("ipxe.efi"), "{told}");
-        let all = ["installer-vmlinuz", "installer-initrd", "undionly.kpxe", "ipxe.efi"]
+        let told = lines(|r| installer(r, &netboot, &[("snponly.efi".to_owned(), String::new())]));
+        assert!(
+            told.starts_with("warn") && told.contains("installer-initrd") && !told.contains("snponly.efi"),
+            "{told}"
+        );
+        let all = ["installer-vmlinuz", "installer-initrd", "undionly.kpxe", "snponly.efi"]
             .map(|name| (name.to_owned(), String::new()));
         assert!(lines(|r| installer(r, &netboot, &all)).starts_with("ok"));
     }

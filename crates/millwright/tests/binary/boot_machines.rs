@@ -72,7 +72,7 @@ fn images(site: &Site, server: &Serving<'_>) -> [Vec<u8>; 2] {
         ("vmlinuz", "installer-vmlinuz"),
         ("initrd.gz", "installer-initrd"),
         ("undionly.kpxe", "undionly.kpxe"),
-        ("ipxe.efi", "ipxe.efi"),
+        ("snponly.efi", "snponly.efi"),
     ] {
         server.add_image(&built.join(file), name);
     }

@@ -47,6 +47,7 @@ pub struct Guest {
     written: AtomicUsize,
     said: Mutex<Vec<Said>>,
     tokens: Mutex<Vec<String>>,
+    installers: Mutex<Vec<String>>,
     orders: Mutex<Vec<String>>,
     seeds: Mutex<Vec<String>>,
 }
@@ -95,6 +96,7 @@ impl Guest {
             written: AtomicUsize::new(0),
             said: Mutex::default(),
             tokens: Mutex::default(),
+            installers: Mutex::default(),
             orders: Mutex::default(),
             seeds: Mutex::default(),
         })
@@ -137,6 +139,11 @@ impl Guest {
     /// The tokens it was given, one for each boot into an installer.
     pub fn tokens(&self) -> Vec<String> {
         lock(&self.tokens).clone()
+    }
+
+    /// The scripts that had a token in them.
+    pub fn installers(&self) -> Vec<String> {
+        lock(&self.installers).clone()
     }
 
     pub fn orders(&self) -> Vec<String> {
@@ -225,7 +232,12 @@ impl Guest {
         let path = format!("/api/v1/boot?mac={}&uuid={}&serial={}&arch=x86_64", self.mac, system.uuid, system.serial);
         let script = self.must("GET", &path, None, "").await;
         assert!(script.starts_with("#!ipxe\n"), "{script}");
-        script.split_whitespace().find_map(|word| word.strip_prefix("millwright.token=")).map(str::to_owned)
+        let token =
+            script.split_whitespace().find_map(|word| word.strip_prefix("millwright.token=")).map(str::to_owned);
+        if token.is_some() {
+            lock(&self.installers).push(script);
+        }
+        token
     }
 
     async fn install(&self, token: &str) {

@@ -332,20 +332,26 @@ async fn user_data_is_for_the_bearer_of_the_token_and_must_be_there() {
 async fn an_image_of_the_store_is_written_by_the_assigned_workflow() {
     let plant = Plant::new(Database::Sqlite).await;
     let digest = "ab".repeat(32);
-    for name in ["base", "noble"] {
-        let new = service::NewImage { name: name.into(), sha256: digest.clone(), bytes: 5, kind: "raw".into() };
+    for (name, sha256) in [("base", "cd".repeat(32)), ("noble", digest.clone())] {
+        let new = service::NewImage { name: name.into(), sha256, bytes: 5, kind: "raw".into() };
         plant.site.server.service.name_image(&admin(), new).await.expect("is named");
     }
     let run = plant.starts("r-1", json!({ "image": "noble" })).await.expect("starts");
     let error = plant.ended(&run, "FAILED").await["error"].clone();
     assert!(error["message"].as_str().is_some_and(|m| m.contains("writes no image")), "{error}");
-    let workflow = json!({ "id": "imager", "name": "imager", "kernel": "k", "initrd": "i", "image": "base" });
+    let (cmdline, template) = ("img=${image_url} sum=${image_sha256}", "img=${image_url} sum=${image_sha256}\n");
+    let workflow = json!({ "id": "imager", "kernel": "k", "image": "base", "cmdline": cmdline, "template": template });
     plant.site.http.post("/api/v1/workflows", &workflow).await.ok();
     plant.site.patch(&plant.node, &json!({ "workflow_id": "imager" })).await.ok();
     let run = plant.starts("r-2", json!({ "image": "noble" })).await.expect("starts");
     plant.ended(&run, "SUCCEEDED").await;
     let order = plant.guest.orders().pop().expect("an order");
     assert!(order.contains(&format!("image_url='{}/images/sha256/{digest}'", plant.site.server.url)), "{order}");
+    // and so say the variables, in the command line and in the user-data
+    let told = format!("img={}/images/sha256/{digest} sum={digest}", plant.site.server.url);
+    let script = plant.guest.installers().pop().expect("an installer");
+    assert!(script.contains(&format!(" {told} millwright.url=")), "{script}");
+    assert!(plant.guest.seeds().iter().any(|seed| seed.contains(&told)), "{:?}", plant.guest.seeds());
     let row = plant.site.node(&plant.node).await["order"].clone();
     assert_eq!((row["workflow_id"].as_str(), row["image"].as_str()), (Some("imager"), Some("noble")), "{row}");
     // a name that nobody knows is found before anything begins

@@ -36,23 +36,28 @@ impl Drop for Web {
 
 impl Web {
     async fn new() -> Self {
+        Self::serving("#!ipxe\nsleep 3600\n".to_owned()).await
+    }
+
+    /// Gives this script; whoever asks what to boot is told that it cannot be said now.
+    async fn serving(script: String) -> Self {
         let listener = TcpListener::bind("10.77.0.1:8080").await.expect("our own network");
         let asked = Arc::new(Mutex::new(Vec::new()));
         let noted = asked.clone();
         let task = tokio::spawn(async move {
             loop {
                 let Ok((mut socket, _)) = listener.accept().await else { continue };
-                let noted = noted.clone();
+                let (noted, script) = (noted.clone(), script.clone());
                 tokio::spawn(async move {
                     let mut buffer = vec![0; 4096];
                     let length = socket.read(&mut buffer).await.unwrap_or(0);
                     let line = String::from_utf8_lossy(&buffer[..length]).lines().next().unwrap_or_default().to_owned();
                     noted.lock().expect("nobody panics").push(line.clone());
-                    let script = b"#!ipxe\nsleep 3600\n".to_vec();
                     let loader = line.contains("/images/ipxe.efi");
-                    let body = if loader { std::fs::read(LOADER).unwrap_or_default() } else { script };
+                    let body = if loader { std::fs::read(LOADER).unwrap_or_default() } else { script.into_bytes() };
                     let length = body.len();
-                    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+                    let status = if line.contains("/api/") { "503 Service Unavailable" } else { "200 OK" };
+                    let head = format!("HTTP/1.1 {status}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
                     let body = if line.starts_with("HEAD") { Vec::new() } else { body };
                     drop(socket.write_all(&[head.into_bytes(), body].concat()).await);
                 });
@@ -165,6 +170,38 @@ fn ipxe_boots_from_the_only_server() {
         let machine = Machine::on(Firmware::Bios).await;
         fetches(&web, &machine, "/boot.ipxe").await;
         assert!(service.counted(Count::DhcpAcks) >= 1);
+        service.stop().await;
+    });
+}
+
+/// Our own script, run by the real thing: it asks the processor, and gives up in the end.
+#[test]
+fn ipxe_says_what_the_machine_is_and_does_not_ask_for_ever() {
+    privately(|| async {
+        bridge().await;
+        let places = boot::script::Places {
+            public_url: "http://10.77.0.1:8080".to_owned(),
+            installer_kernel: String::new(),
+            installer_initrd: String::new(),
+        };
+        let tries = boot::script::TRIES_MAX;
+        let web = Web::serving(boot::script::first(&places, tries - 2)).await;
+        let service = world().start(only_server()).await.expect("it starts");
+        let machine = Machine::on(Firmware::Bios).await;
+        let gives_up = async {
+            while !machine.console().contains("Millwright does not answer; booting from disk") {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let gave_up = tokio::time::timeout(PATIENCE, gives_up).await;
+        let asked: Vec<String> = web.asked.lock().expect("nobody panics").clone();
+        assert!(gave_up.is_ok(), "{asked:?}; on its console:\n{}", machine.console());
+        let asked: Vec<&String> = asked.iter().filter(|line| line.contains("/api/v1/boot?mac=")).collect();
+        assert_eq!(asked.len(), 2, "{asked:?}");
+        for (line, tries) in asked.iter().zip([tries - 2, tries - 1]) {
+            // iPXE for BIOS is built for i386, and this processor is more than that
+            assert!(line.contains(&format!("&arch=x86_64&platform=pcbios&tries={tries} ")), "{line}");
+        }
         service.stop().await;
     });
 }

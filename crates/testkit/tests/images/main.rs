@@ -15,3 +15,4 @@ mod hostile;
 mod kinds;
 mod parts;
 mod slow;
+mod unnamed;

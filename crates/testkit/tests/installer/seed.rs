@@ -1,16 +1,16 @@
 //! The seed for cloud-init: on a partition of its own behind the image, found by its label, read here by mtools, sfdisk and
 //! blkid, and by the installed system.
 
-use crate::fixture::{Bench, MAC, MIB, assert_same, difference, noise, read};
+use crate::fixture::{Bench, MAC, MIB, assert_same, difference, read};
 use std::path::Path;
 use std::process::Command;
 use testkit::qemu::{Disk, Plan};
 
 const INSTALL: &str = "apt-get install -y --no-install-recommends mtools fdisk util-linux (or run scripts/test)";
-const USER_DATA: &str = "#cloud-config\nhostname: \"it's; a $(name) \\ ünïcode\"\n";
-const META_DATA: &str = "instance-id: order-17\nlocal-hostname: node-17\n";
+pub const USER_DATA: &str = "#cloud-config\nhostname: \"it's; a $(name) \\ ünïcode\"\n";
+pub const META_DATA: &str = "instance-id: order-17\nlocal-hostname: node-17\n";
 
-fn output(program: &str, arguments: &[&str]) -> String {
+pub fn output(program: &str, arguments: &[&str]) -> String {
     // sfdisk and blkid are for root by their place, not by what they do here
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     let out = Command::new(program).env("PATH", path).args(arguments).output();
@@ -20,7 +20,7 @@ fn output(program: &str, arguments: &[&str]) -> String {
 }
 
 /// The partitions, as sfdisk tells them: first sector and size of each.
-fn partitions(disk: &Path) -> Vec<(usize, usize)> {
+pub fn partitions(disk: &Path) -> Vec<(usize, usize)> {
     let table: serde_json::Value =
         serde_json::from_str(&output("sfdisk", &["--json", &disk.display().to_string()])).expect("JSON");
     let listed = table["partitiontable"]["partitions"].as_array().expect("partitions");
@@ -28,7 +28,7 @@ fn partitions(disk: &Path) -> Vec<(usize, usize)> {
     listed.iter().map(|p| (number(&p["start"]), number(&p["size"]))).collect()
 }
 
-fn check_seed(disk: &Path, (start, _): (usize, usize), network: Option<&str>) {
+pub fn check_seed(disk: &Path, (start, _): (usize, usize), network: Option<&str>) {
     let at = (start * 512).to_string();
     let probed = output("blkid", &["-p", "-o", "export", "-O", &at, &disk.display().to_string()]);
     assert!(probed.contains("\nLABEL=CIDATA\n") && probed.contains("\nTYPE=vfat\n"), "{probed}");
@@ -63,48 +63,4 @@ fn an_installed_system_finds_its_seed() {
     let mut machine = Plan::new(MAC).disk(Disk::virtio(&disk, "DISK0")).start();
     let line = machine.wait_for_line("installed-system boot=");
     assert!(line.trim_end().ends_with("instance=order-17"), "{line}");
-}
-
-/// On NVMe, whose partitions are named in another way.
-#[test]
-fn a_gpt_image_gets_its_seed_and_a_whole_table() {
-    let bench = Bench::new();
-    let file = bench.file("image");
-    std::fs::write(&file, noise(6 * MIB)).expect("an image");
-    let script = "label: gpt\nlabel-id: 4d570000-0000-4000-8000-000000000001\n2048,4096,L\n6144,4096,L\n";
-    let table = bench.file("table");
-    std::fs::write(&table, script).expect("a table");
-    output("sh", &["-c", "sfdisk -q \"$1\" <\"$2\"", "sh", &file.display().to_string(), &table.display().to_string()]);
-    let image = read(&file);
-    let disk = bench.disk("disk", 64 * MIB);
-    bench.install(&image, &[("seed", "yes")]);
-    let network = "version: 2\nethernets: {}\n";
-    let files = [("user-data", USER_DATA), ("meta-data", META_DATA), ("network-config", network)];
-    bench.standin.behaviour().seed = files.map(|(name, text)| (name, text.to_owned())).to_vec();
-    let serial = bench.run_plan(bench.installer().disk(Disk::nvme(&disk, "NVME1")));
-    bench.completed(&serial);
-    // its partitions are as they were
-    assert_same(&read(&disk)[MIB..5 * MIB], &image[MIB..5 * MIB], "the partitions");
-    let found = partitions(&disk);
-    assert_eq!(found[..2], [(2048, 4096), (6144, 4096)]);
-    assert_eq!(found.len(), 3);
-    check_seed(&disk, found[2], Some(network));
-    // both copies of the table, each by its own: whole, and where they belong
-    let verdict = output("sfdisk", &["--verify", &disk.display().to_string()]);
-    assert!(verdict.contains("No errors detected"), "{verdict}");
-    let mut bytes = read(&disk);
-    bytes[512..1024].fill(0);
-    std::fs::write(&disk, bytes).expect("written");
-    assert_eq!(partitions(&disk), found, "the second copy at the disk's end says the same");
-}
-
-#[test]
-fn an_image_without_a_partition_table_has_no_place_for_a_seed() {
-    let bench = Bench::new();
-    let disk = bench.disk("disk", 64 * MIB);
-    bench.install(&vec![1; MIB], &[("seed", "yes")]);
-    bench.standin.behaviour().seed = vec![("user-data", USER_DATA.into()), ("meta-data", META_DATA.into())];
-    let serial = bench.run(&disk);
-    let error = bench.failure(&serial);
-    assert!(error.starts_with("no place for the seed: the image has no partition table"), "{error}");
 }

@@ -24,8 +24,8 @@ pub struct Behaviour {
     pub hold_at: Option<usize>,
     /// Reports are answered with this status instead.
     pub report_status: Option<u16>,
-    /// Reports that are taken are answered with this.
-    pub answer: Option<&'static str>,
+    /// Reports of a status that are taken are answered with this.
+    pub answers: Vec<(&'static str, &'static str)>,
     /// What came: reports in order, and of requests the first line, with the offset asked for where there was one.
     pub reports: Vec<Value>,
     pub requests: Vec<String>,
@@ -122,9 +122,11 @@ impl StandIn {
         if !known && report["installation_status"] != Value::Null {
             return (401, String::new());
         }
-        behaviour.reports.push(report);
+        let told = behaviour.answers.iter().find(|(status, _)| report["installation_status"] == *status);
         let usual = r#"{"applied": true, "state": "installing", "reason": ""}"#;
-        (200, behaviour.answer.unwrap_or(usual).to_owned())
+        let answer = told.map_or(usual, |(_, answer)| *answer).to_owned();
+        behaviour.reports.push(report);
+        (200, answer)
     }
 
     fn give_image(&self, mut connection: TcpStream, range: Option<String>) {

@@ -143,6 +143,7 @@ fn result(r: BootNodeResult) -> pb::BootNodeResult {
             state: node.state.as_str().to_owned(),
             reason: String::new(),
             message: String::new(),
+            allowed: Vec::new(),
         },
         Err(e) => pb::BootNodeResult {
             id: r.id,
@@ -150,6 +151,7 @@ fn result(r: BootNodeResult) -> pb::BootNodeResult {
             state: String::new(),
             reason: e.reason.as_str().to_owned(),
             message: e.message,
+            allowed: e.allowed,
         },
     }
 }

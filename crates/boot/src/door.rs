@@ -14,7 +14,7 @@ use domain::boot_node::Claims;
 use domain::boot_workflow::is_url;
 use domain::install_order::OrderTask;
 use domain::install_report::Said;
-use domain::{Error, Reason, metric};
+use domain::{Error, MacAddress, Reason, Secret, metric};
 use serde::Deserialize;
 use service::{BootRequest, BootSetup, Booting, Ordered, Report, Reported, Service};
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,7 +26,7 @@ const BODY_MAX: usize = 256 * 1024;
 /// Whom an address was leased to, where our own DHCP serves the network.
 pub trait Leases: Send + Sync {
     /// `None`: we did not lease that address.
-    fn leased_to(&self, address: Ipv4Addr) -> Option<domain::MacAddress>;
+    fn leased_to(&self, address: Ipv4Addr) -> Option<MacAddress>;
 }
 
 /// The image that an order writes.
@@ -143,17 +143,12 @@ async fn boot(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery, request: R
         system_uuid: value(&query, "uuid").to_owned(),
         arch: value(&query, "arch").to_owned(),
     };
-    let asks = BootRequest { mac: value(&query, "mac").to_owned(), claims };
+    let mac = value(&query, "mac").to_owned();
+    let foreign = !door.was_leased(peer, &mac);
+    let asks = BootRequest { mac, claims, foreign };
     let polls = value(&query, "polls").parse().unwrap_or(0u32).min(POLLS_MAX);
     match door.decide(&asks).await {
         Ok(booting) => {
-            if booting.token.is_some() && !door.was_leased(peer, &booting.node.mac) {
-                tracing::warn!(mac = %booting.node.mac, ?peer, "an installer was asked for from an address that was leased to another");
-                served("refused");
-                let why = "this address was not leased to this machine";
-                let serve = Serve::Error { why: why.to_owned() };
-                return text(StatusCode::OK, script::script(&door.places, &booting.node, &serve, None, None, polls));
-            }
             let (serve, workflow) = (&booting.serve, booting.workflow.as_ref());
             tracing::info!(node = %booting.node.id, mac = %booting.node.mac, ?serve, "a machine boots");
             served(match serve {
@@ -163,7 +158,7 @@ async fn boot(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery, request: R
                 Serve::Wait { .. } | Serve::AttemptLost => "wait",
                 Serve::Error { .. } => "error",
             });
-            let token = booting.token.as_deref();
+            let token = booting.token.as_ref().map(Secret::reveal);
             text(StatusCode::OK, script::script(&door.places, &booting.node, serve, workflow, token, polls))
         }
         // what cannot be decided boots from its disk: iPXE shows no body of an error
@@ -203,10 +198,10 @@ impl Door {
         Ok(true)
     }
 
-    fn was_leased(&self, peer: Option<IpAddr>, mac: &domain::MacAddress) -> bool {
+    fn was_leased(&self, peer: Option<IpAddr>, mac: &str) -> bool {
         match (&self.leases, peer) {
             (None, _) => true,
-            (Some(leases), Some(IpAddr::V4(ip))) => leases.leased_to(ip).as_ref() == Some(mac),
+            (Some(leases), Some(IpAddr::V4(ip))) => leases.leased_to(ip) == MacAddress::parse(mac),
             (Some(_), Some(IpAddr::V6(_)) | None) => false,
         }
     }
@@ -379,7 +374,7 @@ async fn take(door: &Door, headers: &HeaderMap, body: &[u8], id: Option<String>)
     let object = |value: serde_json::Value| value.is_object().then(|| value.to_string());
     let report = Report {
         mac,
-        token: token(headers).or(sent.token),
+        token: token(headers).or(sent.token).map(Secret::new),
         claims: Claims {
             hostname: sent.hostname.unwrap_or_default(),
             ip_address: sent.ip_address.unwrap_or_default(),

@@ -15,6 +15,8 @@ pub struct Places {
     pub public_url: String,
     pub installer_kernel: String,
     pub installer_initrd: String,
+    /// What its kernel is told where no workflow says so: for a look at a stranger, and for an erasure.
+    pub installer_cmdline: String,
 }
 
 /// Between two questions of a machine that waits.
@@ -136,7 +138,7 @@ pub fn script(
         Serve::Wait { why } | Serve::Error { why } => ask_again(places, node, why, polls),
         Serve::AttemptLost => ask_again(places, node, "its attempt has ended", polls),
         Serve::Discover => {
-            let cmdline = format!("{} millwright.discover=1", told(places, node));
+            let cmdline = format!("{} {} millwright.discover=1", places.installer_cmdline, told(places, node));
             boots(places, node, &places.installer_kernel, &places.installer_initrd, &cmdline)
         }
         Serve::Installer { .. } => {
@@ -153,7 +155,8 @@ fn installer(places: &Places, node: &BootNode, workflow: Option<&BootWorkflow>, 
     let tells = format!("{} millwright.token={token}", told(places, node));
     let Some(workflow) = workflow else {
         // an erasure: nothing but our own installer does that
-        return Ok(boots(places, node, &places.installer_kernel, &places.installer_initrd, &tells));
+        let cmdline = format!("{} {tells}", places.installer_cmdline);
+        return Ok(boots(places, node, &places.installer_kernel, &places.installer_initrd, &cmdline));
     };
     let image = node.open_order().map(|order| order.image.as_str()).filter(|image| !image.is_empty());
     let values = values(places, node, workflow, token, image.unwrap_or(&workflow.image));

@@ -192,6 +192,25 @@ impl Claims {
     }
 }
 
+impl BootNode {
+    /// What is kept of claims that nobody has proven. Before it is approved a machine is whatever it says, and while it moves
+    /// to other hardware; after that only where it is may change: who could write the rest could stop its next
+    /// installation.
+    #[must_use]
+    pub fn believes(&self, said: &Claims) -> Claims {
+        let known = &self.claims;
+        let mut kept = known.clone().over(said);
+        let moves = Claims { hostname: kept.hostname.clone(), ..said.clone() }.over(known);
+        match self.state {
+            Discovered | Migrating => return moves,
+            Pending | Installing | InstallFailed | Installed | Active | Reprovision | Deprovisioning | Retired => {}
+        }
+        kept.ip_address = moves.ip_address;
+        kept.arch = moves.arch;
+        kept
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BootNode {
     pub id: BootNodeId,
@@ -248,6 +267,26 @@ mod tests {
         let wanted: Vec<_> =
             std::iter::once((None, Discovered)).chain(three.map(|(from, to)| (Some(from), to))).collect();
         assert_eq!(made, wanted);
+    }
+
+    #[test]
+    fn who_a_machine_is_changes_only_before_it_is_approved_and_while_it_moves() {
+        let known = Claims { serial_number: "S-1".into(), hostname: "web-7".into(), ..Claims::default() };
+        let said = Claims {
+            serial_number: "S-2".into(),
+            hostname: "evil".into(),
+            vendor: "Acme".into(),
+            ip_address: "10.0.0.9".into(),
+            ..Claims::default()
+        };
+        for state in BootState::ALL {
+            let node = BootNode { claims: known.clone(), ..crate::testing::node(*state) };
+            let kept = node.believes(&said);
+            assert_eq!((kept.ip_address.as_str(), kept.vendor.as_str()), ("10.0.0.9", "Acme"), "{state}");
+            assert_eq!(kept.hostname, "web-7", "{state}: what an operator called it");
+            let free = matches!(state, Discovered | Migrating);
+            assert_eq!(kept.serial_number, if free { "S-2" } else { "S-1" }, "{state}");
+        }
     }
 
     #[test]

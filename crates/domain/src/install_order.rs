@@ -125,7 +125,7 @@ pub struct InstallOrder {
     pub opened_at: Timestamp,
     /// The attempt that is being made, or is made at the next boot; from 1.
     pub attempt: u32,
-    /// When the installer of this attempt was last handed out.
+    /// When the installer of this attempt was first handed out.
     pub offered_at: Option<Timestamp>,
     /// When this attempt said that it began.
     pub started_at: Option<Timestamp>,

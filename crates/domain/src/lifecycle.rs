@@ -45,7 +45,7 @@ pub enum Guard {
     InClusterAndNoActiveRun,
     /// An inspection has proven that we can manage the machine.
     Inspected,
-    /// A workflow is assigned: what will be installed is known.
+    /// A workflow is assigned, so that what will be installed is known, and the linked machine is not in use.
     WorkflowAssigned,
     /// As above, with `force`, and with a reason where the workflow is the one that failed.
     ForcedReset,
@@ -62,8 +62,10 @@ impl Guard {
             Guard::NoActiveRun => "no active run",
             Guard::InClusterAndNoActiveRun => "no active run, and the cluster confirms membership",
             Guard::Inspected => "identity read through BMC or SSH",
-            Guard::WorkflowAssigned => "a workflow is assigned",
-            Guard::ForcedReset => "`force`, a workflow is assigned, and a comment if it is the one that failed",
+            Guard::WorkflowAssigned => "a workflow is assigned, and the linked machine is not in use",
+            Guard::ForcedReset => {
+                "`force`, a workflow is assigned, a comment if it is the one that failed, and the linked machine is not in use"
+            }
             Guard::AttemptsSpent => "the third failed attempt",
             Guard::NotInUse => "the linked machine is not in service and has no active run",
         }

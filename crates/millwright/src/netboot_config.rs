@@ -47,6 +47,8 @@ pub struct Netboot {
     /// What our own installer is called among the images.
     pub installer_kernel: String,
     pub installer_initrd: String,
+    /// What its kernel is told where no workflow says so.
+    pub installer_cmdline: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -92,6 +94,7 @@ impl Default for Netboot {
             silent_after_seconds: domain::boot_node::SILENT_AFTER.as_secs(),
             installer_kernel: "installer-vmlinuz".to_owned(),
             installer_initrd: "installer-initrd".to_owned(),
+            installer_cmdline: "console=ttyS0,115200 console=tty0".to_owned(),
         }
     }
 }
@@ -123,6 +126,10 @@ impl Netboot {
         for (key, name) in [("installer_kernel", &self.installer_kernel), ("installer_initrd", &self.installer_initrd)]
         {
             domain::id::check_name(key, name).map_err(|e| format!("netboot.{key}: {}", e.message))?;
+        }
+        let cmdline = &self.installer_cmdline;
+        if cmdline.len() > 1024 || cmdline.chars().any(|c| !matches!(c, ' '..='~') || "$|&#".contains(c)) {
+            return Err("netboot.installer_cmdline: is not a line of plain words, without any of $|&#".to_owned());
         }
         for group in &self.promoted_groups {
             domain::id::check_name("promoted_groups", group)
@@ -168,6 +175,7 @@ impl Netboot {
     pub fn places(&self, public_url: String) -> Places {
         Places {
             public_url,
+            installer_cmdline: self.installer_cmdline.trim().to_owned(),
             installer_kernel: self.installer_kernel.clone(),
             installer_initrd: self.installer_initrd.clone(),
         }
@@ -253,6 +261,7 @@ mod tests {
             (with(|n| n.silent_after_seconds = 5), "silent_after_seconds"),
             (with(|n| n.image_bytes_max = 0), "image_bytes_max"),
             (with(|n| n.installer_kernel = "a/b".to_owned()), "installer_kernel"),
+            (with(|n| n.installer_cmdline = "a || reboot".to_owned()), "installer_cmdline"),
             (with(|n| n.public_url = Some("10.77.0.1".to_owned())), "public_url"),
             (with(|n| n.public_url = Some("http://h/".to_owned())), "public_url"),
             (with(|n| n.range = Some("10.77.0.100".to_owned())), "range"),

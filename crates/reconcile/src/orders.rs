@@ -3,7 +3,7 @@
 
 use crate::options::{PAGE, TROUBLE_PAUSE};
 use crate::reconciler::Core;
-use domain::boot_node::{BOOTS_WITHIN, BootNode, SILENT};
+use domain::boot_node::{BOOTS_WITHIN, BootNode, BootState, SILENT};
 use domain::finding::FindingKind;
 use domain::install_order::InstallOrder;
 use domain::{Error, FindingId, Timestamp};
@@ -20,26 +20,37 @@ const BY: &str = "boot";
 enum Overdue {
     /// An attempt said that it began, and nothing since.
     Silent(Duration),
+    /// Its node was handed the installer, and has never said that it began: nothing was written, and nothing has failed.
+    NotBegun(Duration),
     /// Its node has not asked for it.
     NotBooted(Duration),
 }
 
-fn overdue(order: &InstallOrder, now: Timestamp, silent_after: Duration) -> Option<Overdue> {
-    match order.heard_at() {
-        Some(heard) => {
-            let silence = now.since(heard);
-            (silence >= silent_after).then_some(Overdue::Silent(silence))
-        }
-        None => {
-            // served, and then nothing: as silent as one that began
-            let since = order.offered_at.unwrap_or(order.opened_at);
-            let waited = now.since(since);
-            match order.offered_at {
-                Some(_) => (waited >= silent_after).then_some(Overdue::Silent(waited)),
-                None => (waited >= BOOTS_WITHIN).then_some(Overdue::NotBooted(waited)),
-            }
-        }
+fn overdue(node: &BootNode, order: &InstallOrder, now: Timestamp, silent_after: Duration) -> Option<Overdue> {
+    if let Some(heard) = order.heard_at() {
+        let silence = now.since(heard);
+        return (silence >= silent_after).then_some(Overdue::Silent(silence));
     }
+    if let Some(offered) = order.offered_at {
+        let waited = now.since(offered);
+        let what = match node.state {
+            BootState::Pending => Overdue::NotBegun(waited),
+            // of an attempt after the first
+            BootState::Installing
+            | BootState::Deprovisioning
+            | BootState::Discovered
+            | BootState::InstallFailed
+            | BootState::Installed
+            | BootState::Active
+            | BootState::Reprovision
+            | BootState::Migrating
+            | BootState::Retired => Overdue::Silent(waited),
+        };
+        return (waited >= silent_after).then_some(what);
+    }
+    // since it was ordered, or since the attempt before this one has ended
+    let waited = now.since(order.last_report_at.unwrap_or(order.opened_at));
+    (waited >= BOOTS_WITHIN).then_some(Overdue::NotBooted(waited))
 }
 
 /// Looks at all open orders again and again, until told to stop.
@@ -82,9 +93,12 @@ async fn sweep(core: &Core) -> Result<(), Error> {
             return Ok(());
         };
         for node in &page {
-            let due = node.open_order().and_then(|order| overdue(order, now, core.options.silent_after));
-            if due.is_some() {
-                settle(core, node).await?;
+            let due = node.open_order().and_then(|order| overdue(node, order, now, core.options.silent_after));
+            // one that cannot be settled keeps nobody else waiting
+            if due.is_some()
+                && let Err(e) = settle(core, node).await
+            {
+                tracing::warn!(node = %node.id, error = %e, "settling an installation that nothing is heard of");
             }
         }
         if page.len() < PAGE {
@@ -103,23 +117,24 @@ async fn settle(core: &Core, node: &BootNode) -> Result<(), Error> {
         .write(&Caller::engine(), id.clone().as_str(), move |tx| {
             let Some(there) = boot_node::get_for_update(tx, &id)? else { return Ok(()) };
             let now = tx.now();
-            match there.open_order().and_then(|order| overdue(order, now, silent_after)) {
-                None => Ok(()),
+            let (name, mac) = (&there.id, &there.mac);
+            let message = match there.open_order().and_then(|order| overdue(&there, order, now, silent_after)) {
+                None => return Ok(()),
                 Some(Overdue::Silent(silence)) => {
                     let error = format!("nothing was heard of its installer for {} s", silence.as_secs());
                     let cause = Cause::reconciler(BY, SILENT, &error);
-                    fail_attempt(tx, &there, &error, &fresh, &cause).map(drop)
+                    return fail_attempt(tx, &there, &error, &fresh, &cause).map(drop);
                 }
-                Some(Overdue::NotBooted(waited)) => {
-                    let message = format!(
-                        "boot node {} ({}) was ordered {} min ago, and has not booted from the network since",
-                        there.id,
-                        there.mac,
-                        waited.as_secs() / 60
-                    );
-                    finding::raise(tx, fresh.clone(), FindingKind::NotBooted, id.as_str(), &message, BY)
-                }
-            }
+                Some(Overdue::NotBegun(waited)) => format!(
+                    "boot node {name} ({mac}) was handed its installer {} min ago, which has not said that it began; look at the machine's console",
+                    waited.as_secs() / 60
+                ),
+                Some(Overdue::NotBooted(waited)) => format!(
+                    "boot node {name} ({mac}) has had an open order for {} min, and has not booted from the network since",
+                    waited.as_secs() / 60
+                ),
+            };
+            finding::raise(tx, fresh.clone(), FindingKind::NotBooted, id.as_str(), &message, BY)
         })
         .await
 }

@@ -12,7 +12,7 @@ use domain::lifecycle::{Guard, Owner, State as _, Verdict, allowed_next, judge};
 use domain::limits::{COMMENT_MAX, TEXT_MAX};
 use domain::machine::{Machine, Phase, check_text};
 use domain::token::Role;
-use domain::{BootNodeId, Code, Error, MacAddress, MachineId, OrderId, Reason, Timestamp};
+use domain::{BootNodeId, Error, MacAddress, MachineId, OrderId, Reason, Timestamp};
 use serde_json::json;
 use std::sync::Arc;
 use store::boot_node::{self, Move};
@@ -142,7 +142,7 @@ impl Facts<'_> {
     fn judge(&self, guard: Guard) -> Result<(), Error> {
         match guard {
             Guard::None => Ok(()),
-            Guard::WorkflowAssigned => self.workflow_assigned(),
+            Guard::WorkflowAssigned => self.may_be_installed(),
             Guard::ForcedReset => {
                 let next = allowed_next(Some(self.node.state), Owner::Operator).into_iter().map(BootState::as_str);
                 if !self.force {
@@ -152,8 +152,8 @@ impl Facts<'_> {
                     );
                     return Err(Error::new(Reason::ForceNeeded, message).allowing(next.collect::<Vec<_>>()));
                 }
-                self.workflow_assigned()?;
-                if self.node.workflow_id == self.node.failed_workflow_id && self.comment.is_empty() {
+                self.may_be_installed()?;
+                if self.node.workflow_id == self.node.failed_workflow_id && self.comment.trim().is_empty() {
                     let message = format!(
                         "boot node {} failed with workflow {:?}, which is still assigned; assign another one, or say in a comment why this one will do now",
                         self.node.id, self.node.workflow_id
@@ -167,6 +167,11 @@ impl Facts<'_> {
                 Err(Error::internal("not a guard of an operator's move of a boot node"))
             }
         }
+    }
+
+    fn may_be_installed(&self) -> Result<(), Error> {
+        self.workflow_assigned()?;
+        self.not_in_use()
     }
 
     fn workflow_assigned(&self) -> Result<(), Error> {
@@ -205,7 +210,18 @@ pub(crate) fn may_move(node: &BootNode, machine: Option<&Machine>, to: BootState
     let facts = Facts { node, machine, force: true, comment: "said" };
     match judge(Some(node.state), to, SET_STATE, Owner::Operator) {
         Verdict::Allowed(guard) => facts.judge(guard),
-        Verdict::NotYours(_) | Verdict::Illegal if node.state == to => facts.workflow_assigned(),
+        Verdict::NotYours(_) | Verdict::Illegal if node.state == to => match to {
+            BootState::Pending => facts.may_be_installed(),
+            BootState::Deprovisioning => facts.not_in_use(),
+            BootState::Discovered
+            | BootState::Installing
+            | BootState::InstallFailed
+            | BootState::Installed
+            | BootState::Active
+            | BootState::Reprovision
+            | BootState::Migrating
+            | BootState::Retired => Err(Error::internal("there is no such move")),
+        },
         Verdict::NotYours(owner) => Err(Error::internal(format!("the {owner} does that"))),
         Verdict::Illegal => Err(Error::internal("there is no such move")),
     }
@@ -279,8 +295,17 @@ impl Service {
             }
             match update.machine_id.as_deref() {
                 None => {}
-                Some("") => node.machine_id = None,
-                Some(machine) => node = link(tx, &node, machine)?,
+                Some(machine) => {
+                    // what a machine in use must not suffer must not be had by unlinking it first
+                    let linked = linked(tx, &there)?.filter(|linked| linked.id.as_str() != machine);
+                    let facts = Facts { node: &there, machine: linked.as_ref(), force: false, comment: "" };
+                    facts.not_in_use()?;
+                    if machine.is_empty() {
+                        node.machine_id = None;
+                    } else {
+                        node = link(tx, &node, machine)?;
+                    }
+                }
             }
             if node != there {
                 boot_node::save(tx, &node)?;
@@ -335,12 +360,6 @@ impl Service {
             // a key of its own for each, so that the whole can be repeated
             let call = Arc::new(call.part(id));
             let outcome = self.move_boot_node(&call, BootNodeMove { id: id.clone(), ..change.clone() }).await;
-            // that nothing could be decided is about the call, not about this one: it can be repeated whole
-            if let Err(e) = &outcome
-                && matches!(e.code(), Code::Unavailable | Code::Internal | Code::DeadlineExceeded)
-            {
-                return Err(e.clone());
-            }
             results.push(BootNodeResult { id: id.clone(), outcome });
         }
         Ok(results)
@@ -397,10 +416,14 @@ fn decided(
     order: &OrderId,
     cause: &Cause,
 ) -> TxResult<BootNode> {
-    if there.state == BootState::Retired && to == BootState::Retired {
-        // nothing leads out of it, and nobody should believe that they have just retired it
-        let message = format!("boot node {} is retired already; from here nothing is allowed", there.id);
-        return Err(Error::new(Reason::IllegalTransition, message).into());
+    // nobody should believe that they have just made a move that was made before
+    if there.state == to && task_again(there).is_none() {
+        let next = next_states(there);
+        let message = match next.len() {
+            0 => format!("boot node {} is {to} already; from here nothing is allowed", there.id),
+            _ => format!("boot node {} is {to} already; from here allowed are {}", there.id, next.join(", ")),
+        };
+        return Err(Error::new(Reason::IllegalTransition, message).allowing(next).into());
     }
     let mut node = there.clone();
     if change.link {
@@ -417,19 +440,30 @@ fn decided(
             let message = format!("{mac} is boot node {}; retire that one first", other.id);
             return Err(Error::new(Reason::IdentityTaken, message).with("node_id", other.id.as_str()).into());
         }
-        node.mac = mac.clone();
+        // what the new hardware is, it says when it boots; what the old one said is not true any more
+        let Claims { hostname, .. } = node.claims;
+        node = BootNode {
+            mac: mac.clone(),
+            claims: Claims { hostname, ..Claims::default() },
+            inventory: String::new(),
+            ..node
+        };
     }
     let machine = linked(tx, &node)?;
     let facts = Facts { node: &node, machine: machine.as_ref(), force: change.force, comment: &change.comment };
+    if let Some(task) = task_again(there).filter(|_| there.state == to) {
+        match task {
+            OrderTask::Install => facts.may_be_installed()?,
+            OrderTask::Erase => facts.not_in_use()?,
+        }
+        workflow::install::settled(tx, &node, "it was ordered again")?;
+        let node = BootNode { install_attempts: 0, last_install_error: None, ..node.clone() };
+        return open(tx, &node, task, order, cause);
+    }
     let mut after = BootNode { state: to, ..node.clone() };
     let mut metadata = json!({});
     match to {
         BootState::Pending => {
-            if there.state == BootState::Pending && there.open_order().is_none() {
-                // called off, or never ordered: the same node is to be tried again
-                facts.workflow_assigned()?;
-                return open(tx, &node, OrderTask::Install, order, cause);
-            }
             after.install_attempts = 0;
             after.last_install_error = None;
             metadata = json!({ "workflow_id": node.workflow_id });
@@ -439,11 +473,11 @@ fn decided(
             }
         }
         BootState::Retired => {
+            facts.not_in_use().map_err(|e| e.allowing(next_states(there)))?;
             if let Some(open) = there.open_order() {
-                facts.not_in_use()?;
                 let _ = install_order::close(tx, open, Closing::Retired, cause)?;
             }
-            after.machine_id = None;
+            workflow::install::settled(tx, &node, "it was retired")?;
         }
         BootState::Deprovisioning
         | BootState::Discovered
@@ -454,14 +488,12 @@ fn decided(
         | BootState::Reprovision
         | BootState::Migrating => {}
     }
-    let moved = boot_node::move_to(tx, &node, &after, &metadata, cause, |guard| facts.judge(guard))?;
-    if moved.state == there.state {
-        return Ok(moved);
-    }
+    let judged = |guard| facts.judge(guard).map_err(|e| e.allowing(next_states(there)));
+    let moved = boot_node::move_to(tx, &node, &after, &metadata, cause, judged)?;
     tracing::info!(node = %moved.id, mac = %moved.mac, from = %there.state, to = %to, by = cause.actor, "a boot node moved");
     match to {
         BootState::Pending => {
-            finding::gone(tx, FindingKind::InstallFailed, moved.id.as_str(), "it was reset", "boot")?;
+            workflow::install::settled(tx, &moved, "it was reset")?;
             open(tx, &moved, OrderTask::Install, order, cause)
         }
         BootState::Deprovisioning => open(tx, &moved, OrderTask::Erase, order, cause),
@@ -476,11 +508,37 @@ fn decided(
     }
 }
 
+/// What can be ordered once more without a move: its order was called off, or spent.
+fn task_again(node: &BootNode) -> Option<OrderTask> {
+    let task = match node.state {
+        BootState::Pending => OrderTask::Install,
+        BootState::Deprovisioning => OrderTask::Erase,
+        BootState::Discovered
+        | BootState::Installing
+        | BootState::InstallFailed
+        | BootState::Installed
+        | BootState::Active
+        | BootState::Reprovision
+        | BootState::Migrating
+        | BootState::Retired => return None,
+    };
+    node.open_order().is_none().then_some(task)
+}
+
+/// For whoever was refused.
+fn next_states(node: &BootNode) -> Vec<String> {
+    allowed_next(Some(node.state), Owner::Operator).iter().map(ToString::to_string).collect()
+}
+
 fn open(tx: &mut Tx<'_>, node: &BootNode, task: OrderTask, order: &OrderId, cause: &Cause) -> TxResult<BootNode> {
     let new = NewOrder {
         id: order.clone(),
         task,
-        workflow_id: node.workflow_id.clone(),
+        // nothing but our own installer erases
+        workflow_id: match task {
+            OrderTask::Install => node.workflow_id.clone(),
+            OrderTask::Erase => String::new(),
+        },
         image: String::new(),
         user_data_ref: String::new(),
         run: None,

@@ -38,7 +38,13 @@ pub struct BootSetup {
 pub struct BootRequest {
     pub mac: String,
     pub claims: Claims,
+    /// It comes from an address that our DHCP gave to another: what is said of a known machine is not believed, changes
+    /// nothing, and gets no installer.
+    pub foreign: bool,
 }
+
+/// Why an installer is not handed out.
+const FOREIGN: &str = "this address was not leased to this machine";
 
 /// What it is served, and what is known of it.
 #[derive(Clone, Debug)]
@@ -48,14 +54,14 @@ pub struct Booting {
     /// Of the open order.
     pub workflow: Option<BootWorkflow>,
     /// Of this attempt, where an installer is served.
-    pub token: Option<String>,
+    pub token: Option<Secret>,
 }
 
 /// What an installer or a discovery boot sends.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub mac: String,
-    pub token: Option<String>,
+    pub token: Option<Secret>,
     pub claims: Claims,
     pub status: Option<String>,
     pub progress: Option<i64>,
@@ -109,6 +115,7 @@ impl Service {
         let mac = mac_of("mac", &request.mac)?;
         let claims = kept_claims(&request.claims);
         let mut node = match self.store().point(boot_node::by_mac(&mac)).await? {
+            Some(node) if request.foreign => return self.asked_by_another(node, setup).await,
             Some(node) => self.seen_booting(node, &claims).await?,
             None => self.discovered(&mac, claims, setup).await?,
         };
@@ -120,7 +127,7 @@ impl Service {
                 Serve::AttemptLost => node = self.attempt_lost(&node).await?,
                 Serve::Installer { .. } => {
                     let (node, token) = self.offer(&node).await?;
-                    return Ok(Booting { node, serve, workflow, token: Some(token) });
+                    return Ok(Booting { node, serve, workflow, token: Some(Secret::new(token)) });
                 }
                 Serve::LocalDisk { .. } => {
                     let node = self.sent_to_its_disk(node).await?;
@@ -135,28 +142,42 @@ impl Service {
         Ok(Booting { node, serve: Serve::Error { why }, workflow: None, token: None })
     }
 
+    /// Whoever asks in the name of a machine that it is not: told what that machine would do, and nothing that helps.
+    async fn asked_by_another(&self, node: BootNode, setup: &BootSetup) -> Result<Booting, Error> {
+        let workflow = self.workflow_of(&node).await?;
+        let serve = match decide(&node, workflow.as_ref(), setup.serves) {
+            Serve::AttemptLost | Serve::Installer { .. } | Serve::Discover => Serve::Error { why: FOREIGN.to_owned() },
+            serve @ (Serve::LocalDisk { .. } | Serve::Wait { .. } | Serve::Error { .. }) => serve,
+        };
+        tracing::warn!(node = %node.id, mac = %node.mac, "somebody asks what to boot from an address that was leased to another");
+        Ok(Booting { node, serve, workflow: None, token: None })
+    }
+
     async fn workflow_of(&self, node: &BootNode) -> Result<Option<BootWorkflow>, Error> {
         match node.open_order() {
-            Some(order) => self.store().point(boot_workflow::by_id(&order.workflow_id)).await,
-            None => Ok(None),
+            Some(order) if order.task == OrderTask::Install => {
+                self.store().point(boot_workflow::by_id(&order.workflow_id)).await
+            }
+            Some(_) | None => Ok(None),
         }
     }
 
     async fn seen_booting(&self, node: BootNode, claims: &Claims) -> Result<BootNode, Error> {
         let now = self.now();
-        let said = claims.clone().over(&node.claims);
+        let said = node.believes(claims);
         let recently = node.last_seen.is_some_and(|at| now.since(at) < SEEN_EVERY);
         if said == node.claims && recently {
             return Ok(node);
         }
-        let id = node.id.clone();
+        let (id, claims) = (node.id.clone(), claims.clone());
         self.store()
             .write(&caller(), id.clone().as_str(), move |tx| {
                 let there = boot_node::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?;
+                let said = there.believes(&claims);
                 if said == there.claims {
                     boot_node::seen(tx, &id)?;
                 } else {
-                    boot_node::save(tx, &BootNode { claims: said.clone(), last_seen: Some(tx.now()), ..there })?;
+                    boot_node::save(tx, &BootNode { claims: said, last_seen: Some(tx.now()), ..there })?;
                 }
                 Ok(tx.point(&boot_node::by_id(&id))?.ok_or_else(|| not_found(id.as_str()))?)
             })
@@ -253,9 +274,8 @@ impl Service {
     }
 
     /// Whom a token was made for: the node, its order, and whether that order and attempt are still what is under way.
-    async fn bearer(&self, token: &str, node: Option<&BootNode>) -> Result<(BootNodeId, OrderAttempt), Error> {
-        let invalid =
-            || Error::new(Reason::ReportTokenInvalid, "this token was not made by this server, or for another machine");
+    async fn bearer(&self, token: &str) -> Result<(BootNodeId, OrderAttempt), Error> {
+        let invalid = token_invalid;
         let (order, number) = report_tokens::read(token).ok_or_else(invalid)?;
         let of = self.store().read({
             let order = order.clone();
@@ -263,11 +283,27 @@ impl Service {
         });
         let id = of.await?.ok_or_else(invalid)?;
         let attempt = Attempt { node: id.clone(), order: order.clone(), number };
-        let foreign = node.is_some_and(|node| node.id != id);
-        if foreign || !report_tokens::is_good(self.inner.vault.keys(), token, &attempt) {
+        if !report_tokens::is_good(self.inner.vault.keys(), token, &attempt) {
             return Err(invalid());
         }
         Ok((id, OrderAttempt { order, number }))
+    }
+
+    /// The node whose token this is, retired or not: its last report may come twice. A card that nobody knows is not found,
+    /// whatever it shows.
+    async fn reporter(&self, token: &str, mac: &MacAddress) -> Result<(BootNode, OrderAttempt), Error> {
+        let known = self.store().point(boot_node::by_mac(mac)).await?;
+        let (id, attempt) = match self.bearer(token).await {
+            Ok(bearer) => bearer,
+            Err(_) if known.is_none() => return Err(not_found(mac.as_str())),
+            Err(e) => return Err(e),
+        };
+        let node = self.store().point(boot_node::by_id(&id)).await?.ok_or_else(|| not_found(id.as_str()))?;
+        match known {
+            _ if node.mac == *mac => Ok((node, attempt)),
+            None => Err(not_found(mac.as_str())),
+            Some(_) => Err(token_invalid()),
+        }
     }
 
     /// Takes a report. What does not fit is answered, changes nothing and can be seen in the log.
@@ -289,11 +325,13 @@ impl Service {
         if report.lines.len() > LINES_MAX {
             return Err(Error::field("log_lines", format!("has {} entries, at most {LINES_MAX}", report.lines.len())));
         }
-        let node = self.store().point(boot_node::by_mac(&mac)).await?.ok_or_else(|| not_found(mac.as_str()))?;
-        let bearer = match &report.token {
-            None => None,
-            Some(token) => match self.bearer(token, Some(&node)).await {
-                Ok((_, attempt)) => Some(attempt),
+        let (node, bearer) = match &report.token {
+            None => {
+                let found = self.store().point(boot_node::by_mac(&mac)).await?;
+                (found.ok_or_else(|| not_found(mac.as_str()))?, None)
+            }
+            Some(token) => match self.reporter(token.reveal(), &mac).await {
+                Ok((node, attempt)) => (node, Some(attempt)),
                 Err(e) => {
                     self.audit_stranger("report", "", &e).await;
                     return Err(e);
@@ -319,7 +357,12 @@ impl Service {
             .store()
             .write(&caller(), id.clone().as_str(), move |tx| {
                 let there = boot_node::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?;
-                let there = described(tx, there, &claims, inventory.as_deref())?;
+                // an installer that has shown its token is the machine itself
+                let said = match &bearer {
+                    Some(_) => claims.clone().over(&there.claims),
+                    None => there.believes(&claims),
+                };
+                let there = described(tx, there, said, inventory.as_deref())?;
                 match &bearer {
                     None => Ok((there, Effect::Nothing(Ignored::NoToken))),
                     Some(of) if there.order.as_ref().is_none_or(|order| order.id != of.order) => {
@@ -342,7 +385,13 @@ impl Service {
 
     /// What the bearer of an installation's token is to do.
     pub async fn ordered(&self, token: &str) -> Result<Ordered, Error> {
-        let (id, of) = self.bearer(token, None).await?;
+        let (id, of) = match self.bearer(token).await {
+            Ok(bearer) => bearer,
+            Err(e) => {
+                self.audit_stranger("boot_order", "", &e).await;
+                return Err(e);
+            }
+        };
         let node = self.store().point(boot_node::by_id(&id)).await?.ok_or_else(|| not_found(id.as_str()))?;
         let order = node.open_order().filter(|order| order.id == of.order && order.attempt == of.number).cloned();
         let Some(order) = order else {
@@ -398,13 +447,16 @@ struct OrderAttempt {
     number: u32,
 }
 
+fn token_invalid() -> Error {
+    Error::new(Reason::ReportTokenInvalid, "this token was not made by this server, or for another machine")
+}
+
 fn attempt_of(node: &BootNode, order: &InstallOrder) -> Attempt {
     Attempt { node: node.id.clone(), order: order.id.clone(), number: order.attempt }
 }
 
 /// What it says of itself now.
-fn described(tx: &mut Tx<'_>, node: BootNode, claims: &Claims, inventory: Option<&str>) -> TxResult<BootNode> {
-    let said = claims.clone().over(&node.claims);
+fn described(tx: &mut Tx<'_>, node: BootNode, said: Claims, inventory: Option<&str>) -> TxResult<BootNode> {
     let inventory = inventory.map_or_else(|| node.inventory.clone(), str::to_owned);
     if said == node.claims && inventory == node.inventory {
         boot_node::seen(tx, &node.id)?;

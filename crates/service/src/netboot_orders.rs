@@ -85,7 +85,7 @@ fn check_workflow(tx: &mut Tx<'_>, node: &BootNode, chosen: &Chosen) -> TxResult
     let (id, image) = (&node.id, &chosen.image);
     let Some(workflow) = tx.point(&boot_workflow::by_id(&chosen.workflow_id))? else {
         let message = format!(
-            "no workflow is assigned to boot node {id} that could write image {image:?}; assign one: 'millwright boot assign {id} WORKFLOW'"
+            "no workflow is assigned to boot node {id} that could write image {image:?}; assign one: 'millwright boot assign {id} --workflow WORKFLOW'"
         );
         return Err(missing(message).into());
     };
@@ -175,8 +175,8 @@ fn wrong_machine(target: &MachineId, spec: &MachineSpec, node: &BootNode) -> Res
         None => Ok(()),
         Some(why) => {
             let message = format!(
-                "boot node {} ({}) is linked to machine {target}, and what it said of itself when it booted is another's: {why}",
-                node.id, node.mac
+                "boot node {} ({}) is linked to machine {target}, and what it said of itself when it booted is another's: {why}; if its hardware was changed, say so: 'millwright machine update {target} --serial SERIAL --system-uuid UUID --mac {}'",
+                node.id, node.mac, node.mac
             );
             Err(Error::new(Reason::WrongMachine, message))
         }

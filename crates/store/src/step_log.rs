@@ -18,6 +18,7 @@ pub struct LogChunk {
 crate::statements! {
     HEAD = "SELECT COALESCE(MAX(sequence), 0) FROM step_logs WHERE run_id = $1";
     INSERT = "INSERT INTO step_logs(run_id, sequence, at, step, stream, data) VALUES ($1, $2, $3, $4, $5, $6)";
+    STORED = "SELECT COALESCE(SUM(LENGTH(data)), 0) FROM step_logs WHERE run_id = $1 AND step = $2";
     AFTER = "SELECT sequence, at, step, stream, data FROM step_logs WHERE run_id = $1 AND sequence > $2 ORDER BY sequence LIMIT $3";
 }
 
@@ -33,6 +34,12 @@ pub fn append(tx: &mut Tx<'_>, run: &RunId, step: &str, chunks: &[(&'static str,
     }
     tx.signal(Signal::Output(run.clone()));
     Ok(())
+}
+
+/// How many bytes there are of a step.
+pub fn stored(tx: &mut Tx<'_>, run: &RunId, step: &str) -> TxResult<usize> {
+    let row = tx.row(STORED, params![run.as_str(), step])?;
+    Ok(row.map_or(Ok(0), |row| row.uint(0)).map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX))?)
 }
 
 pub fn after(tx: &mut Tx<'_>, run: &RunId, sequence: u64, limit: usize) -> TxResult<Vec<LogChunk>> {

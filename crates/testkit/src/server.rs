@@ -42,6 +42,7 @@ pub fn door(channel: Channel, token: Option<&str>) -> Door {
 fn boot_door(service: &Service, url: &str) -> axum::Router {
     let places = boot::script::Places {
         public_url: url.to_owned(),
+        installer_cmdline: "console=ttyS0".to_owned(),
         installer_kernel: "installer-vmlinuz".to_owned(),
         installer_initrd: "installer-initrd".to_owned(),
     };

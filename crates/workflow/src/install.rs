@@ -2,20 +2,23 @@
 //! a transaction; the machine itself does the work between them.
 
 use domain::boot_node::{BootNode, BootState, CANCELED, COMPLETE, ERASED, PROMOTED, PROVEN, REPAVE, STARTED};
+use domain::condition::{self, Condition, ConditionType};
 use domain::finding::FindingKind;
 use domain::install_order::{Closing, InstallOrder, OrderTask};
 use domain::install_report::{Effect, Ignored, Said, effect, is_spent};
 use domain::lifecycle::Guard;
-use domain::limits::short;
+use domain::limits::{STEP_LOG_MAX_BYTES, short};
 use domain::{Error, FindingId, Reason, RunId};
 use serde_json::json;
 use store::install_order::{self, NewOrder};
-use store::{Cause, Tx, TxResult, boot_node, finding, step_log};
+use store::{Cause, Tx, TxResult, boot_node, finding, machine, step_log};
 
 /// In whose name what follows by itself is done.
 const SYSTEM: &str = "boot";
 /// What is kept of an installer's own lines beside the order.
 const LOG_TAIL_MAX: usize = 8 * 1024;
+/// Of the condition of a machine whose installation or erasure was tried as often as is allowed.
+const INSTALL_FAILED: &str = "InstallFailed";
 
 /// One report of an installer that has shown its token.
 #[derive(Clone, Debug)]
@@ -67,7 +70,7 @@ fn way_to_pending(node: &BootNode) -> Result<&'static [BootState], Error> {
         }
         BootState::Installing => "it is being installed; wait for the end of that".to_owned(),
         BootState::Migrating => {
-            format!("it is being moved to other hardware; end that first: 'millwright boot migrate {id} --mac ADDRESS'")
+            format!("it is being moved to other hardware; end that first: 'millwright boot migrate {id} --done'")
         }
         BootState::Deprovisioning => "its disks are being erased, and after that it is retired".to_owned(),
         BootState::Retired => "it is retired; register the hardware anew".to_owned(),
@@ -80,7 +83,7 @@ fn way_to_pending(node: &BootNode) -> Result<&'static [BootState], Error> {
 pub fn repave(tx: &mut Tx<'_>, node: &BootNode, new: &NewOrder, cause: &Cause) -> TxResult<BootNode> {
     let way = way_to_pending(node)?;
     if node.state == BootState::InstallFailed {
-        finding::gone(tx, FindingKind::InstallFailed, node.id.as_str(), "a run installs it anew", SYSTEM)?;
+        settled(tx, node, "a run installs it anew")?;
     }
     let run = new.run.as_ref().map_or("", |(run, _)| run.as_str());
     let metadata = json!({ "run_id": run, "workflow_id": new.workflow_id, "image": new.image });
@@ -133,6 +136,23 @@ pub fn close_with_run(tx: &mut Tx<'_>, run: &RunId) -> TxResult<()> {
     Ok(())
 }
 
+/// An erasure that says that it is done and does not prove it has failed.
+fn judged(happens: Effect, open: Option<&InstallOrder>, failures: u32, told: &Told) -> (Effect, Told) {
+    let told = told.clone();
+    let erases = open.is_some_and(|order| order.task == OrderTask::Erase);
+    if happens != Effect::Completes || !erases {
+        return (happens, told);
+    }
+    let evidence = serde_json::from_str(&told.evidence).unwrap_or_default();
+    match crate::erasure::proven(&evidence) {
+        Ok(()) => (happens, told),
+        Err(why) => {
+            let error = format!("it says that its disks are erased, and does not prove it: {why}");
+            (Effect::Fails(failures + 1), Told { error, ..told })
+        }
+    }
+}
+
 /// What a report does. The attempt is what its token was made for.
 pub fn report(tx: &mut Tx<'_>, node: &BootNode, attempt: u32, told: &Told) -> TxResult<(BootNode, Effect)> {
     let open = node.open_order().filter(|order| order.attempt == attempt).cloned();
@@ -140,6 +160,7 @@ pub fn report(tx: &mut Tx<'_>, node: &BootNode, attempt: u32, told: &Told) -> Tx
         Some(said) => effect(node.state, node.install_attempts, node.order.as_ref(), attempt, said, told.progress),
         None => Effect::Nothing(Ignored::NoStatus),
     };
+    let (happens, told) = judged(happens, open.as_ref(), node.install_attempts, told);
     let node = match (&open, told.lines.is_empty()) {
         (Some(order), false) => keep_lines(tx, node, order, &told.lines)?,
         (Some(_) | None, _) => node.clone(),
@@ -168,12 +189,14 @@ pub fn report(tx: &mut Tx<'_>, node: &BootNode, attempt: u32, told: &Told) -> Tx
             }
         }
         Effect::Progresses(percent) => {
-            let on = InstallOrder { last_report_at: Some(now), progress: Some(percent), ..order };
+            // its word that it began may have been lost on the way
+            let started_at = order.started_at.or(Some(now));
+            let on = InstallOrder { started_at, last_report_at: Some(now), progress: Some(percent), ..order };
             install_order::save(tx, &on)?;
             tx.signal(store::Signal::BootNodeChanged(node.id.clone()));
             again(tx, &node)?
         }
-        Effect::Completes => complete(tx, &node, &order, told)?,
+        Effect::Completes => complete(tx, &node, &order, &told)?,
         Effect::Fails(_) => fail_attempt(tx, &node, &told.error, &told.finding, &by(domain::boot_node::FAILED))?,
     };
     Ok((after, happens))
@@ -200,8 +223,9 @@ fn complete(tx: &mut Tx<'_>, node: &BootNode, order: &InstallOrder, told: &Told)
             let metadata = json!({ "attempt": order.attempt, "workflow_id": order.workflow_id });
             let after = BootNode { state: BootState::Installed, failed_workflow_id: String::new(), ..clean };
             let installed = boot_node::move_to(tx, &node, &after, &metadata, &by, unguarded)?;
-            finding::gone(tx, FindingKind::InstallFailed, node.id.as_str(), "it was installed", SYSTEM)?;
-            if !told.promote {
+            settled(tx, &installed, "it was installed")?;
+            // a run proves what it has ordered, and does not take a setting's word for it
+            if !told.promote || order.run.is_some() {
                 return Ok(installed);
             }
             let active = BootNode { state: BootState::Active, ..installed.clone() };
@@ -211,7 +235,7 @@ fn complete(tx: &mut Tx<'_>, node: &BootNode, order: &InstallOrder, told: &Told)
         }
         OrderTask::Erase => {
             let after = BootNode { state: BootState::Retired, ..clean };
-            finding::gone(tx, FindingKind::EraseFailed, node.id.as_str(), "its disks were erased", SYSTEM)?;
+            settled(tx, &node, "its disks were erased")?;
             let evidence = serde_json::from_str::<serde_json::Value>(&told.evidence).unwrap_or_default();
             let cause = Cause::reconciler(SYSTEM, ERASED, "its disks are proven to be empty");
             boot_node::move_to(tx, &node, &after, &json!({ "evidence": evidence }), &cause, unguarded)
@@ -233,9 +257,16 @@ pub fn fail_attempt(
     let failed = BootNode {
         install_attempts: failures,
         last_install_error: Some(error.clone()),
-        failed_workflow_id: order.workflow_id.clone(),
+        failed_workflow_id: match order.task {
+            OrderTask::Install => order.workflow_id.clone(),
+            OrderTask::Erase => node.failed_workflow_id.clone(),
+        },
         ..node.clone()
     };
+    // beside what the installer itself had to say
+    let node = &keep_lines(tx, node, &order, &[format!("[attempt {failures} has failed: {error}]")])?;
+    let failed = BootNode { order: node.order.clone(), ..failed };
+    let order = node.open_order().cloned().unwrap_or(order);
     tracing::warn!(node = %node.id, mac = %node.mac, attempt = failures, error, "an installation has failed");
     let metadata = json!({ "error": error, "attempt": failures });
     if !is_spent(failures) {
@@ -258,6 +289,7 @@ pub fn fail_attempt(
     };
     let message = format!("boot node {} ({}) could not {task} in {failures} attempts: {error}", node.id, node.mac);
     finding::raise(tx, finding.clone(), kind, node.id.as_str(), &message, SYSTEM)?;
+    needs_intervention(tx, node, Some(&message))?;
     match order.task {
         OrderTask::Install => {
             let after = BootNode { state: BootState::InstallFailed, ..failed };
@@ -271,10 +303,39 @@ pub fn fail_attempt(
     }
 }
 
+/// Nothing is wrong with it any more, or nobody wants it: what was found is settled.
+pub fn settled(tx: &mut Tx<'_>, node: &BootNode, how: &str) -> TxResult<()> {
+    for kind in [FindingKind::NotBooted, FindingKind::InstallFailed, FindingKind::EraseFailed] {
+        finding::gone(tx, kind, node.id.as_str(), how, SYSTEM)?;
+    }
+    needs_intervention(tx, node, None)
+}
+
+/// The linked machine says it too. One that a run is active on is that run's to speak for.
+fn needs_intervention(tx: &mut Tx<'_>, node: &BootNode, message: Option<&str>) -> TxResult<()> {
+    let Some(id) = &node.machine_id else { return Ok(()) };
+    let Some(there) = machine::get_for_update(tx, id)?.filter(|there| there.active_run.is_none()) else {
+        return Ok(());
+    };
+    let kind = ConditionType::NeedsIntervention;
+    let ours = there.conditions.iter().any(|c| c.kind == kind && c.reason == INSTALL_FAILED);
+    let (is, reason, message) = match message {
+        Some(message) => (true, INSTALL_FAILED, message),
+        None if there.condition(kind) && ours => (false, "InstallSettled", ""),
+        None => return Ok(()),
+    };
+    let mut conditions = there.conditions.clone();
+    let mut said = Condition::new(kind, is, reason, tx.now());
+    message.clone_into(&mut said.message);
+    condition::set(&mut conditions, said);
+    machine::set_hold(tx, &there, None, &conditions)
+}
+
 /// Calls an installation off. What is on the disk is whatever was written; from now on the machine boots from it.
 pub fn call_off(tx: &mut Tx<'_>, node: &BootNode, cause: &Cause) -> TxResult<BootNode> {
     let Some(order) = node.open_order().cloned() else { return Ok(node.clone()) };
     let _ = install_order::close(tx, &order, Closing::Canceled, cause)?;
+    finding::gone(tx, FindingKind::NotBooted, node.id.as_str(), "its order was called off", SYSTEM)?;
     let node = again(tx, node)?;
     if node.state != BootState::Installing {
         return Ok(node);
@@ -291,7 +352,10 @@ fn keep_lines(tx: &mut Tx<'_>, node: &BootNode, order: &InstallOrder, lines: &[S
         text.push('\n');
     }
     if let Some((run, step)) = &order.run {
-        step_log::append(tx, run, step, &[("stdout", text.clone().into_bytes())])?;
+        let room = STEP_LOG_MAX_BYTES.saturating_sub(step_log::stored(tx, run, step)?);
+        if text.len() <= room {
+            step_log::append(tx, run, step, &[("stdout", text.clone().into_bytes())])?;
+        }
     }
     let mut tail = format!("{}{text}", order.log_tail);
     if tail.len() > LOG_TAIL_MAX {

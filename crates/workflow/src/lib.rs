@@ -1,6 +1,7 @@
 //! Stage bodies: what each procedure does, one file for each stage. They see providers through their
 //! capabilities and the product's rows through the store; the engine decides when they run.
 
+mod erasure;
 pub mod install;
 mod run;
 

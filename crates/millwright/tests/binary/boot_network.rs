@@ -1,11 +1,8 @@
 //! `serve --netboot` on a network of its own: busybox asks for an address and a loader as firmware does, curl for a script.
 //! Needs root for the namespaces, busybox-static, curl and iproute2.
 
-use crate::process::{Process, program, until};
-use crate::server::{Home, after};
-use std::path::Path;
-use std::process::Command;
-use testkit::netns::Netns;
+use crate::boot_site::Site;
+use crate::process::Process;
 
 const CARD: &str = "52:54:00:b0:07:21";
 const OTHER: &str = "52:54:00:b0:07:22";
@@ -22,7 +19,7 @@ cat > "$folder/bound" <<'END'
 exit 0
 END
 chmod +x "$folder/bound"
-rm -f "$folder/go"
+rm -f "$folder/go" "$folder/pid"
 unshare --net sh -c '
     echo $$ > "$0/pid"
     while [ ! -e "$0/go" ]; do sleep 0.05; done
@@ -38,58 +35,20 @@ unshare --net sh -c '
     echo "api $(curl -s -o /dev/null -w "%{http_code}" http://10.77.0.1:7702/api/v1/machines)"
 ' "$folder" "$card" "$3" &
 while [ ! -s "$folder/pid" ]; do sleep 0.05; done
+trap 'kill $! 2>/dev/null || :' EXIT
 ip link set v1 netns "$(cat "$folder/pid")"
 touch "$folder/go"
 wait $!
 ip link del v0 2>/dev/null || true
 "#;
 
-struct Site<'a> {
-    home: &'a Home,
-    network: &'a Netns,
-}
-
-impl Site<'_> {
-    /// The program, in the network.
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = self.network.command(env!("CARGO_BIN_EXE_millwright"));
-        let own = program(&self.home.path(""));
-        command.envs(own.get_envs().filter_map(|(name, value)| Some((name, value?)))).args(words);
-        command.current_dir(self.home.path(""));
-        command
-    }
-
-    fn serve(&self, config: &Path) -> (Process, String) {
-        let (data, config) = (self.home.path("data").display().to_string(), config.display().to_string());
-        let words = ["serve", "--listen", "127.0.0.1:0", "--data", &data, "--netboot", "br0", "--config", &config];
-        let mut process = Process::spawn(&mut self.command(&words));
-        let url = until("the server serves", || {
-            assert!(!process.is_over(), "{}\n{}", process.out(), process.err());
-            let ready = process.out().contains("administrator token: ");
-            ready.then(|| after(&process.out(), "listens on ")).flatten()
-        });
-        assert!(
-            process.out().contains("network boot on br0, machines come to http://10.77.0.1:7702"),
-            "{}",
-            process.out()
-        );
-        (process, url)
-    }
-
-    fn ok(&self, url: &str, words: &[&str]) -> String {
-        let token = self.home.path("data/admin.token").display().to_string();
-        let words = [words, &["--server", url, "--token-file", &token]].concat();
-        Process::spawn(&mut self.command(&words)).end().with(0).out
-    }
-
-    /// What a card on the network sees.
-    fn client(&self, card: &str, other: &str) -> String {
-        let folder = self.home.path("client");
-        std::fs::create_dir_all(&folder).expect("a folder");
-        let mut command = self.network.command("sh");
-        command.args(["-c", CLIENT, "client"]).arg(&folder).args([card, other]);
-        Process::spawn(&mut command).end().with(0).out
-    }
+/// What a card on the network sees.
+fn client(site: &Site, card: &str, other: &str) -> String {
+    let folder = site.home.path("client");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let mut command = site.network.command("sh");
+    command.args(["-c", CLIENT, "client"]).arg(&folder).args([card, other]);
+    Process::spawn(&mut command).end().with(0).out
 }
 
 fn word<'a>(said: &'a str, before: &str) -> &'a str {
@@ -99,24 +58,20 @@ fn word<'a>(said: &'a str, before: &str) -> &'a str {
 
 #[test]
 fn a_network_of_its_own_is_served_and_an_installer_goes_only_to_whom_the_address_was_leased() {
-    let (home, network) = (Home::new(), Netns::start(0));
-    let site = Site { home: &home, network: &network };
-    let config = home.file("millwright.toml", "[netboot]\nmode = 'authoritative'\nrange = '10.77.0.100-10.77.0.110'\n");
-    let (server, url) = site.serve(&config);
-    let loader = home.file("undionly.kpxe", "a loader").display().to_string();
-    site.ok(&url, &["image", "add", &loader]);
-    let workflow = home.file("w.yaml", "id: w\nname: w\nkernel: k\n").display().to_string();
-    site.ok(&url, &["workflow", "create", "-f", &workflow]);
+    let site = Site::new(0, "");
+    let server = site.serve();
+    server.add_image(&site.home.file("loader", "a loader"), "undionly.kpxe");
+    server.workflow("id: w\nname: w\nkernel: k\n");
     for mac in [CARD, OTHER] {
-        site.ok(&url, &["boot", "register", mac, "--workflow", "w"]);
-        site.ok(&url, &["boot", "approve", mac]);
+        server.ok(&["boot", "register", mac, "--workflow", "w"]);
+        server.ok(&["boot", "approve", mac]);
     }
-    let said = site.client(CARD, OTHER);
+    let said = client(&site, CARD, OTHER);
     let address = word(&said, "address").to_owned();
     assert!(address.starts_with("10.77.0.1"), "{said}");
     assert_eq!(word(&said, "file"), "undionly.kpxe", "{said}");
     assert!(said.contains("loaded a loader"), "{said}");
-    assert!(said.contains("escaped") && !home.path("client/none").exists(), "{said}");
+    assert!(said.contains("escaped") && !site.home.path("client/none").exists(), "{said}");
     let script = |said: &str, mac: &str| {
         let line = said.lines().find(|line| line.starts_with(&format!("script {mac} "))).map(str::to_owned);
         line.unwrap_or_else(|| panic!("{said}"))
@@ -127,24 +82,20 @@ fn a_network_of_its_own_is_served_and_an_installer_goes_only_to_whom_the_address
         "{said}"
     );
     assert_eq!(word(&said, "api"), "404", "the calls are not there: {said}");
-    let node = site.ok(&url, &["boot", "show", CARD]);
+    let node = server.ok(&["boot", "show", CARD]);
     assert!(node.contains(&address), "it is known by the address it came from: {node}");
     // killed and started again: the card has the address that it had
-    assert_eq!(server.kill().code, None);
-    let (server, url) = site.serve(&config);
-    let again = site.client(CARD, OTHER);
+    server.kill();
+    let server = site.serve();
+    let again = client(&site, CARD, OTHER);
     assert_eq!(word(&again, "address"), address, "{again}");
     // the same card asks for another's installer at the main port: nobody leased it anything there
-    let mut curl = network.command("curl");
-    curl.args(["-sS", &format!("{url}/api/v1/boot?mac={CARD}")]);
-    let main = crate::process::run(&mut curl).with(0).out;
+    let main = site.curl(&[&format!("{}/api/v1/boot?mac={CARD}", server.url)]);
     assert!(main.contains("not leased") && !main.contains("millwright.token"), "{main}");
-    let mut curl = network.command("curl");
-    let token = std::fs::read_to_string(home.path("data/admin.token")).expect("a token");
-    curl.args(["-sS", "-H", &format!("Authorization: Bearer {}", token.trim()), &format!("{url}/metrics")]);
-    let metrics = crate::process::run(&mut curl).with(0).out;
+    let token = std::fs::read_to_string(site.home.path("data/admin.token")).expect("a token");
+    let bearer = format!("Authorization: Bearer {}", token.trim());
+    let metrics = site.curl(&["-H", &bearer, &format!("{}/metrics", server.url)]);
     assert!(metrics.contains("millwright_netboot_total{what=\"dhcp_acks\"} 1"), "{metrics}");
     assert!(metrics.contains("millwright_netboot_total{what=\"tftp_done\"} 1"), "{metrics}");
-    server.signal("TERM");
-    server.end().with(0);
+    server.terminate();
 }

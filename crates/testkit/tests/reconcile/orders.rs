@@ -2,6 +2,7 @@
 //! never boots is a finding, until it does.
 
 use crate::fixture::{Lab, pass};
+use domain::Secret;
 use domain::boot_node::{BOOTS_WITHIN, BootNode, BootState, SILENT_AFTER};
 use domain::boot_workflow::BootWorkflow;
 use domain::finding::{Finding, FindingKind, FindingState};
@@ -37,7 +38,7 @@ async fn begins(lab: &Lab) {
     says(lab, booting.token.expect("an installer"), "started").await;
 }
 
-async fn says(lab: &Lab, token: String, status: &str) {
+async fn says(lab: &Lab, token: Secret, status: &str) {
     let report = Report { mac: MAC.into(), token: Some(token), status: Some(status.into()), ..Report::default() };
     assert!(lab.service.report(report, &setup()).await.expect("is taken").applied, "{status}");
 }
@@ -113,6 +114,53 @@ async fn who_never_boots_is_found_until_it_does() {
     assert_eq!(findings(&lab).await, []);
     let settled = lab.service.get_finding(found[0].id.as_str()).await.expect("is there");
     assert_eq!(settled.state, FindingState::Resolved);
+    reconciler.stop().await;
+}
+
+/// Nothing was written, so nothing has failed; but somebody must know, and those behind it are judged all the same.
+#[tokio::test(start_paused = true)]
+async fn who_takes_the_installer_and_never_begins_is_found_and_keeps_nobody_waiting() {
+    let lab = Lab::new().await;
+    let stuck = ordered(&lab).await;
+    let other = "52:54:00:4d:59:02";
+    let new = service::NewBootNode { mac_address: other.into(), workflow_id: "debian".into(), ..Default::default() };
+    let behind = lab.service.create_boot_node(&admin(), new).await.expect("a node");
+    moved(&lab, &behind, "pending").await;
+    let asks = |mac: &str| BootRequest { mac: mac.into(), ..BootRequest::default() };
+    let token = lab.service.boot(&asks(other), &setup()).await.expect("an answer").token.expect("an installer");
+    let begun = Report { mac: other.into(), token: Some(token), status: Some("started".into()), ..Report::default() };
+    assert!(lab.service.report(begun, &setup()).await.expect("is taken").applied);
+    let reconciler = lab.observe();
+    for _ in 0..4 {
+        assert!(lab.service.boot(&asks(MAC), &setup()).await.expect("an answer").token.is_some(), "handed out again");
+        pass(SILENT_AFTER + Duration::from_secs(60)).await;
+    }
+    let now = node(&lab).await;
+    assert_eq!((now.state, now.install_attempts), (BootState::Pending, 0));
+    let found = findings(&lab).await;
+    let about = found.iter().find(|f| f.subject == stuck.id.as_str()).expect("a finding");
+    assert_eq!(about.kind, FindingKind::NotBooted);
+    assert!(about.message.contains("has not said that it began"), "{}", about.message);
+    assert_eq!(lab.service.get_boot_node(other).await.expect("is there").install_attempts, 1, "judged all the same");
+    begins(&lab).await;
+    assert!(findings(&lab).await.iter().all(|f| f.subject != stuck.id.as_str()), "it has begun");
+    reconciler.stop().await;
+}
+
+/// Its word that it began was lost on the way.
+#[tokio::test(start_paused = true)]
+async fn progress_alone_is_a_beginning_too() {
+    let lab = Lab::new().await;
+    ordered(&lab).await;
+    let reconciler = lab.observe();
+    let asks = BootRequest { mac: MAC.into(), ..BootRequest::default() };
+    begins(&lab).await;
+    let token = lab.service.boot(&asks, &setup()).await.expect("an answer").token.expect("the next attempt");
+    for _ in 0..4 {
+        pass(SILENT_AFTER / 2).await;
+        says(&lab, token.clone(), "progress").await;
+    }
+    assert_eq!(node(&lab).await.install_attempts, 1, "only the one that was lost");
     reconciler.stop().await;
 }
 

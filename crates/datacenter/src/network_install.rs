@@ -101,7 +101,9 @@ impl Inner {
                 let (operation, image, before) = (op.key(), image.to_owned(), reset_word(&now));
                 // what an installation has set that nobody has ended is ours to take back, too
                 let left = earlier.as_ref().is_some_and(Installation::sets_boot);
-                let state = Begun::Ordering { sets_boot: left || now.boot != Some(wanted(&now)) };
+                // and what a step has set for one boot, on a controller that knows only all of them
+                let for_good = self.boot_asked_for(target, now.boot) == Some(wanted(&now));
+                let state = Begun::Ordering { sets_boot: left || !for_good };
                 let begun = Installation { operation, image, before, state };
                 self.must_remember(target, earlier.as_ref(), &begun, &why).await?;
                 begun
@@ -254,6 +256,7 @@ impl Inner {
     async fn close_network(&self, target: &Target, bmc: Option<&BmcState>, begun: &Installation) -> ProviderResult<()> {
         if begun.sets_boot() && bmc.and_then(|bmc| bmc.boot).is_some_and(is_network) {
             let _ = self.controller(target, For::Work).await?.set_boot(None).await?;
+            self.boots.forget(&target.machine_id);
         }
         self.forget_network(target, &format!("{} has ended", begun.operation)).await
     }

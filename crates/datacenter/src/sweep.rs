@@ -6,6 +6,7 @@ use crate::installation::{Going, Installation, image_of};
 use crate::lane::For;
 use async_trait::async_trait;
 use domain::Reason;
+use domain::hardware::BootOverride;
 use domain::stage::FailureClass;
 use provider::{
     Bmc as _, BmcState, FailedInstall, Inspect, Inspection, Install, NetbootOrder, PowerState, ProviderError,
@@ -88,15 +89,18 @@ impl Inner {
                 System::NotAsked | System::Down | System::Closed | System::Up => String::new(),
             },
             last_reset,
-            boot_override: bmc
-                .and_then(|bmc| bmc.boot)
-                .map(|shown| self.boots.get(&target.machine_id, &shown).unwrap_or(shown)),
+            boot_override: self.boot_asked_for(target, bmc.and_then(|bmc| bmc.boot)),
             installed: now.installed,
             disk_read: now.read,
             installing: now.installing,
             install_note: now.note,
             failed_install: now.failed,
         })
+    }
+
+    /// What a controller shows, as a step has asked for it: it may have other words.
+    pub fn boot_asked_for(&self, target: &Target, shown: Option<BootOverride>) -> Option<BootOverride> {
+        shown.map(|shown| self.boots.get(&target.machine_id, &shown).unwrap_or(shown))
     }
 
     /// `None`: the machine has no BMC.

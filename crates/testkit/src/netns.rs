@@ -29,7 +29,8 @@ ip addr add 10.77.0.1/24 dev br0
 ip addr add fd77::1/64 dev br0 nodad
 ip link set br0 up
 for number in $(seq 0 $(($1 - 1))); do
-    ip tuntap add dev "tap$number" mode tap
+    # for whoever runs a machine without being root
+    ip tuntap add dev "tap$number" mode tap user nobody
     ip link set "tap$number" master br0 up
 done
 echo ready

@@ -123,10 +123,11 @@ fn cmdline_pieces(cmdline: &str) -> Result<Vec<Piece<'_>>, Error> {
     let mut begins_a_word = true;
     for piece in &pieces {
         match piece {
-            Piece::Text(text) => match text.trim_end_matches('"').chars().last() {
-                Some(last) => begins_a_word = last.is_whitespace(),
-                None => {}
-            },
+            Piece::Text(text) => {
+                if let Some(last) = text.trim_end_matches('"').chars().last() {
+                    begins_a_word = last.is_whitespace();
+                }
+            }
             Piece::Variable(name, Quoting::Shell | Quoting::Yaml) => {
                 let message = format!("there are no quotes in a kernel's command line; write ${{{name}}}");
                 return Err(Error::field("cmdline", message));

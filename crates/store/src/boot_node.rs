@@ -67,7 +67,7 @@ crate::statements! {
     HISTORY = "SELECT sequence, at, from_state, to_state, owner, actor, comment, metadata FROM transitions WHERE subject = $1 AND entity_kind = 'boot_node' ORDER BY sequence DESC LIMIT $2 OFFSET $3";
     HISTORY_TOTAL = "SELECT COUNT(*) FROM transitions WHERE subject = $1 AND entity_kind = 'boot_node'";
     DISCOVERED = "SELECT COUNT(*) FROM boot_nodes WHERE state = 'discovered'";
-    HOLDERS = "SELECT DISTINCT machine_id FROM machine_identifiers WHERE (kind = 'mac' AND value = $1) OR (kind = 'serial_number' AND value = $2) OR (kind = 'system_uuid' AND value IN ($3, $4)) ORDER BY machine_id LIMIT 5";
+    HOLDERS = "SELECT DISTINCT machine_id FROM machine_identifiers WHERE (kind = 'mac' AND value = $1) OR (kind = 'serial_number' AND lower(value) = $2) OR (kind = 'system_uuid' AND value IN ($3, $4)) ORDER BY machine_id LIMIT 5";
 }
 
 macro_rules! lock {
@@ -284,7 +284,8 @@ pub fn open_order(tx: &mut Tx<'_>, node: &BootNode, new: &NewOrder, cause: &Caus
 pub fn candidates(tx: &mut Tx<'_>, node: &BootNode) -> TxResult<Vec<MachineId>> {
     let claims = &node.claims;
     let told = |text: &str, tells: bool| if tells { text.to_owned() } else { String::new() };
-    let serial = told(&claims.serial_number, domain::identity::tells(&claims.serial_number));
+    // in whatever case it is written: a label, a firmware and a person do not agree on that
+    let serial = told(&claims.serial_number, domain::identity::tells(&claims.serial_number)).to_ascii_lowercase();
     let uuid = told(&claims.system_uuid, domain::identity::uuid_tells(&claims.system_uuid)).to_ascii_lowercase();
     let swapped = domain::identity::swapped_uuid(&uuid).unwrap_or_default();
     let rows = tx.rows(HOLDERS, params![node.mac.as_str(), serial, uuid, swapped])?;

@@ -18,7 +18,7 @@ use domain::{BootNodeId, Error, MacAddress, MachineId, OrderId, Timestamp};
 pub const FILTER: Schema = Schema {
     fields: &[
         Field::text("id"),
-        Field::text("mac_address"),
+        Field::mac("mac_address"),
         Field::one_of(
             "state",
             &[
@@ -41,9 +41,16 @@ pub const FILTER: Schema = Schema {
         Field::text("vendor"),
         Field::text("model"),
         Field::text("serial_number"),
-        Field::text("system_uuid"),
+        Field::lower_case("system_uuid"),
         Field::text("arch"),
+        Field::number("install_attempts"),
+        Field::number("install_progress"),
+        Field::text("last_install_error"),
+        Field::time("state_changed_at"),
         Field::text("machine_id"),
+        Field::text("proposed_machine_id"),
+        Field::time("created_at"),
+        Field::time("last_seen"),
     ],
     labels: false,
 };
@@ -145,7 +152,14 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, after: &str, limit: usize) -> TxRe
         "serial_number" => "n.serial_number",
         "system_uuid" => "n.system_uuid",
         "arch" => "n.arch",
+        "install_attempts" => "n.install_attempts",
+        "install_progress" => "o.progress",
+        "last_install_error" => "COALESCE(n.last_install_error, '')",
+        "state_changed_at" => "n.state_changed_at",
         "machine_id" => "COALESCE(n.machine_id, '')",
+        "proposed_machine_id" => "COALESCE(n.proposed_machine_id, '')",
+        "created_at" => "n.created_at",
+        "last_seen" => "n.last_seen",
         _ => "NULL",
     });
     let sql = format!("{LIST}{} ORDER BY n.node_id LIMIT {limit}", clause.sql);

@@ -22,8 +22,11 @@ pub enum BootCommand {
   millwright boot list --filter 'state=discovered'
   millwright boot list --filter 'group=lab AND state=install_failed' -o wide
 
+  millwright boot list --filter 'install_attempts>0 AND state_changed_at<\"2026-11-01T00:00:00Z\"'
+
 Filters: id, mac_address, state, workflow_id, group, hostname, ip_address, vendor, model, serial_number, system_uuid,
-arch, machine_id.")]
+arch, install_attempts, install_progress, last_install_error, state_changed_at, machine_id, proposed_machine_id,
+created_at, last_seen. Numbers and times also by <, <=, > and >=.")]
     List(ListArgs),
     /// Show one boot node: what it is, its order, how far its installation is, the installer's last lines
     #[command(

@@ -7,6 +7,7 @@
 mod client;
 mod decisions;
 mod discovery;
+mod filters;
 mod findings;
 mod guest;
 mod history;

@@ -5,6 +5,7 @@ mod access;
 pub mod access_table;
 mod act;
 mod audit;
+mod boot_identity;
 mod boot_nodes;
 mod booting;
 mod call;

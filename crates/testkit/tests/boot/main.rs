@@ -11,6 +11,7 @@ mod filters;
 mod findings;
 mod guest;
 mod history;
+mod identity;
 mod lifecycle;
 mod plant;
 mod reports;

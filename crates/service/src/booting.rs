@@ -5,7 +5,7 @@ use crate::boot_identity::{Fresh, conflicts, identified, linked};
 use crate::boot_nodes::{fresh, mac_of, not_found};
 use crate::report_tokens::{self, Attempt};
 use crate::{Service, workflows};
-use domain::boot_decision::{Serve, Setup, decide};
+use domain::boot_decision::{Serve, Setup, decide, held_back};
 use domain::boot_node::{BOOTED, BOOTED_AGAIN, BootNode, BootState, Claims};
 use domain::boot_workflow::BootWorkflow;
 use domain::credential::Credential;
@@ -112,7 +112,7 @@ impl Service {
         // an attempt that ended with this boot is counted once, and then there is another answer
         for _ in 0..2 {
             let workflow = self.workflow_of(&node).await?;
-            let serve = decide(&node, workflow.as_ref(), setup.serves);
+            let serve = self.unless_frozen(decide(&node, workflow.as_ref(), setup.serves)).await?;
             match serve {
                 Serve::AttemptLost => node = self.attempt_lost(&node).await?,
                 Serve::Installer { .. } => {
@@ -130,6 +130,17 @@ impl Service {
         }
         let why = "its attempt ends again and again; wait a moment".to_owned();
         Ok(Booting { node, serve: Serve::Error { why }, workflow: None, token: None })
+    }
+
+    /// Nothing is handed out that writes to a disk while all automation is frozen.
+    async fn unless_frozen(&self, serve: Serve) -> Result<Serve, Error> {
+        if !matches!(serve, Serve::Installer { .. } | Serve::AttemptLost) {
+            return Ok(serve);
+        }
+        Ok(match self.store().read(switch::frozen).await? {
+            Some(freeze) => held_back(serve, &freeze.by, &freeze.reason),
+            None => serve,
+        })
     }
 
     async fn workflow_of(&self, node: &BootNode) -> Result<Option<BootWorkflow>, Error> {

@@ -9,6 +9,7 @@ mod decisions;
 mod discovery;
 mod filters;
 mod findings;
+mod freeze;
 mod guest;
 mod history;
 mod identity;

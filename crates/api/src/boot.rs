@@ -211,6 +211,7 @@ impl BootService for Boot {
             group: r.group,
             hostname: r.hostname,
             machine_id: r.machine_id,
+            proposed_machine_id: r.proposed_machine_id,
         };
         let updated = self.0.update_boot_node(&call, update).await.map_err(to_status)?;
         Ok(Response::new(node(&updated)))

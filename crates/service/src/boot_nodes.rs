@@ -37,6 +37,8 @@ pub struct BootNodeUpdate {
     pub group: Option<String>,
     pub hostname: Option<String>,
     pub machine_id: Option<String>,
+    /// Only the empty one: it is not the machine that is proposed.
+    pub proposed_machine_id: Option<String>,
 }
 
 /// An operator's word about one boot node.
@@ -128,6 +130,26 @@ fn link(tx: &mut Tx<'_>, node: &BootNode, to: &str) -> TxResult<BootNode> {
     let why = format!("it was linked to machine {to}");
     finding::gone(tx, FindingKind::IdentityConflict, node.id.as_str(), &why, "boot")?;
     Ok(BootNode { machine_id: Some(id), proposed_machine_id: None, ..node.clone() })
+}
+
+/// Whether what is known of a node may be changed so.
+fn may_update(there: &BootNode, update: &BootNodeUpdate) -> Result<(), Error> {
+    if there.state == BootState::Retired {
+        let message = format!("boot node {} is retired, and its record stays as it is", there.id);
+        return Err(Error::new(Reason::IllegalTransition, message));
+    }
+    if update.proposed_machine_id.as_deref().is_some_and(|proposed| !proposed.is_empty()) {
+        let message = "a machine is proposed by what the node says; use \"\" to say that it is not that one, or machine_id to say which it is";
+        return Err(Error::field("proposed_machine_id", message));
+    }
+    if update.workflow_id.as_deref() == Some("") && there.state == BootState::Pending {
+        let message = format!(
+            "boot node {} is pending and must be installed with something; assign another workflow instead",
+            there.id
+        );
+        return Err(Error::new(Reason::WorkflowMissing, message));
+    }
+    Ok(())
 }
 
 /// What the guards of an operator's moves are judged by.
@@ -266,7 +288,11 @@ impl Service {
         let key = required("id", &update.id)?;
         self.change(call, &key, move |tx| {
             let there = locked(tx, &update.id)?;
+            may_update(&there, &update)?;
             let mut node = there.clone();
+            if update.proposed_machine_id.is_some() {
+                node.proposed_machine_id = None;
+            }
             if let Some(workflow) = &update.workflow_id {
                 check_workflow(tx, workflow)?;
                 node.workflow_id.clone_from(workflow);

@@ -18,4 +18,5 @@ mod plant;
 mod reports;
 mod runs;
 mod site;
+mod updates;
 mod workflows;

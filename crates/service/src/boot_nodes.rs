@@ -484,7 +484,6 @@ fn decided(
     if moved.state == there.state {
         return Ok(moved);
     }
-    tracing::info!(node = %moved.id, mac = %moved.mac, from = %there.state, to = %to, by = cause.actor, "a boot node moved");
     match to {
         BootState::Pending => {
             finding::gone(tx, FindingKind::InstallFailed, moved.id.as_str(), "it was reset", "boot")?;

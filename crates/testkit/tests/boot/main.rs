@@ -14,6 +14,7 @@ mod guest;
 mod history;
 mod identity;
 mod lifecycle;
+mod log;
 mod plant;
 mod reports;
 mod runs;

@@ -194,7 +194,7 @@ impl Facts<'_> {
     fn workflow_assigned(&self) -> Result<(), Error> {
         if self.node.workflow_id.is_empty() {
             let message = format!(
-                "nothing says what boot node {} is to be installed with; assign a workflow first: PATCH /api/v1/nodes/{} or 'millwright boot assign'",
+                "nothing says what boot node {} is to be installed with; assign a workflow first: 'millwright boot assign {} --workflow ID'",
                 self.node.id, self.node.id
             );
             return Err(Error::new(Reason::WorkflowMissing, message));

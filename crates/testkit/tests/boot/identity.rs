@@ -20,7 +20,7 @@ async fn machines(site: &Site) -> Vec<Value> {
 }
 
 on_both!(a_serial_number_is_one_in_any_case, |site| {
-    register(&site, "rack-1", json!({ "provider": "sim", "serial_number": "cz3-0007a" })).await;
+    register(&site, "rack-1", json!({ "provider": "sim", "serial_number": "Cz3-0007a" })).await;
     site.script(&format!("mac={MAC}&serial=CZ3-0007A")).await;
     assert_eq!(site.node(MAC).await["proposed_machine_id"], "rack-1");
     assert_eq!(machines(&site).await.len(), 1, "and no second machine is made of it");

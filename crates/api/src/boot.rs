@@ -213,6 +213,7 @@ impl BootService for Boot {
             group: r.group,
             hostname: r.hostname,
             machine_id: r.machine_id,
+            proposed_machine_id: r.proposed_machine_id,
         };
         let updated = self.0.update_boot_node(&call, update).await.map_err(to_status)?;
         Ok(Response::new(node(&updated)))
@@ -277,7 +278,7 @@ impl BootService for Boot {
         request: Request<pb::ListWorkflowsRequest>,
     ) -> Result<Response<pb::ListWorkflowsResponse>, Status> {
         let (_, r) = open(request, nothing)?;
-        let request = PageRequest { filter: String::new(), page_size: r.page_size, page_token: r.page_token };
+        let request = PageRequest { filter: r.filter, page_size: r.page_size, page_token: r.page_token };
         let page = self.0.list_workflows(&request).await.map_err(to_status)?;
         let workflows = page.items.into_iter().map(workflow).collect();
         Ok(Response::new(pb::ListWorkflowsResponse { workflows, next_page_token: page.next_page_token }))

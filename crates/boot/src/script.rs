@@ -214,6 +214,7 @@ mod tests {
     fn places() -> Places {
         Places {
             public_url: "http://10.77.0.1:7702".into(),
+            installer_cmdline: "console=ttyS0".into(),
             installer_kernel: "installer-vmlinuz".into(),
             installer_initrd: "installer-initrd".into(),
         }

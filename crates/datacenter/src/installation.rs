@@ -322,8 +322,8 @@ pub(crate) fn must_be_known(target: &Target) -> ProviderResult<()> {
     if target.spec.serial_number.is_empty() && target.spec.system_uuid.is_empty() {
         let message = format!(
             "machine {} has neither serial number nor system UUID in its record, so nobody can tell whether this is the \
-             machine whose disk may be overwritten; 'millwright machine register --discover' fills them in",
-            target.machine_id
+             machine whose disk may be overwritten; fill one in: 'millwright machine update {} --serial SERIAL'",
+            target.machine_id, target.machine_id
         );
         return Err(ProviderError::because(Reason::WrongMachine, FailureClass::NeedsOperator, message));
     }

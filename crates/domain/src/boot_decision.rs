@@ -55,6 +55,17 @@ pub fn decide(node: &BootNode, workflow: Option<&BootWorkflow>, setup: Setup) ->
     }
 }
 
+/// What a freeze leaves of a decision: no installer and no eraser is handed out, and no attempt is counted as lost.
+/// The machine waits, and its console says for whom.
+pub fn held_back(serve: Serve, frozen_by: &str, reason: &str) -> Serve {
+    match serve {
+        Serve::Installer { .. } | Serve::AttemptLost => {
+            Serve::Wait { why: format!("all automation is frozen by {frozen_by}: {reason}") }
+        }
+        Serve::LocalDisk { .. } | Serve::Discover | Serve::Wait { .. } | Serve::Error { .. } => serve,
+    }
+}
+
 fn ordered(node: &BootNode, workflow: Option<&BootWorkflow>) -> Serve {
     let Some(order) = node.open_order() else {
         return Serve::LocalDisk { why: "no order is open for it".to_owned() };
@@ -159,6 +170,26 @@ mod tests {
                 (Serve::Installer { .. }, None) => {}
                 (Serve::Error { why }, Some(wanted)) if why.ends_with(wanted) => {}
                 (other, _) => panic!("{arch} {boot_mode} {workflow:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_freeze_holds_back_what_would_write_to_a_disk_and_nothing_else() {
+        for state in BootState::ALL {
+            for (task, started) in [(OrderTask::Install, false), (OrderTask::Install, true), (OrderTask::Erase, false)]
+            {
+                let decided = of(*state, Some(order(task, 1, started)));
+                let held = held_back(decided.clone(), "ann", "power work");
+                match decided {
+                    Serve::Installer { .. } | Serve::AttemptLost => assert!(
+                        matches!(&held, Serve::Wait { why } if why.contains("ann") && why.contains("power work")),
+                        "{state}: {held:?}"
+                    ),
+                    Serve::LocalDisk { .. } | Serve::Discover | Serve::Wait { .. } | Serve::Error { .. } => {
+                        assert_eq!(held, decided, "{state}");
+                    }
+                }
             }
         }
     }

@@ -8,6 +8,7 @@
 //! ```
 
 use crate::id::{BootNodeId, MachineId};
+use crate::identity::{same_uuid, tells, uuid_tells};
 use crate::install_order::InstallOrder;
 use crate::lifecycle::{Deadline, Edge, Guard, Owner, State};
 use crate::mac::MacAddress;
@@ -214,6 +215,27 @@ impl BootNode {
     }
 }
 
+impl BootNode {
+    /// Why whoever boots from its card cannot be it, once somebody has approved it: a card can be moved, and an installer
+    /// must not follow it.
+    pub fn contradicts(&self, said: &Claims) -> Option<String> {
+        match self.state {
+            Discovered | Migrating | Retired => return None,
+            Pending | Installing | InstallFailed | Installed | Active | Reprovision | Deprovisioning => {}
+        }
+        let (known, mac) = (&self.claims, &self.mac);
+        let (serial, uuid) = ((&known.serial_number, &said.serial_number), (&known.system_uuid, &said.system_uuid));
+        let (what, (was, is)) = if tells(serial.0) && tells(serial.1) && !serial.0.eq_ignore_ascii_case(serial.1) {
+            ("serial number", serial)
+        } else if uuid_tells(uuid.0) && uuid_tells(uuid.1) && !same_uuid(uuid.0, uuid.1) {
+            ("system UUID", uuid)
+        } else {
+            return None;
+        };
+        Some(format!("the card {mac} is in another machine than the one that was approved: {what} {is}, not {was}"))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BootNode {
     pub id: BootNodeId,
@@ -290,6 +312,31 @@ mod tests {
             let free = matches!(state, Discovered | Migrating);
             assert_eq!(kept.serial_number, if free { "S-2" } else { "S-1" }, "{state}");
         }
+    }
+
+    #[test]
+    fn an_approved_card_in_another_machine_is_noticed() {
+        let with = |serial: &str, uuid: &str| Claims {
+            serial_number: serial.into(),
+            system_uuid: uuid.into(),
+            ..Claims::default()
+        };
+        let (uuid, swapped) = ("4d570000-0001-4002-8000-5254004d5800", "0000574d-0100-0240-8000-5254004d5800");
+        let node = |state, claims: &Claims| BootNode { claims: claims.clone(), ..crate::testing::node(state) };
+        let known = with("S-1", uuid);
+        for agrees in [with("", ""), with("s-1", ""), with("To be filled by O.E.M.", ""), with("S-1", swapped)] {
+            assert_eq!(node(Pending, &known).contradicts(&agrees), None, "{agrees:?}");
+        }
+        for other in [with("S-2", ""), with("", "4d570000-0001-4002-8000-5254004d5801")] {
+            assert!(node(Pending, &known).contradicts(&other).is_some(), "{other:?}");
+            assert_eq!(node(Discovered, &known).contradicts(&other), None, "nobody has approved it yet");
+            assert_eq!(node(Migrating, &known).contradicts(&other), None, "it is expected to be another");
+        }
+        assert_eq!(
+            node(Active, &with("0123456789", "")).contradicts(&with("S-2", "")),
+            None,
+            "it never said who it is"
+        );
     }
 
     #[test]

@@ -1,25 +1,129 @@
 //! List filters: `phase=IN_SERVICE AND labels.env=prod`. Parsed by AIP-160's grammar (OR binds tighter
-//! than AND), then narrowed to what a list knows: equality over named fields.
+//! than AND), then narrowed to what a list knows: equality over named fields, and order where a field is a number or a
+//! point in time.
 
 use crate::error::{Error, Reason};
 use crate::limits;
+use crate::mac::MacAddress;
+use crate::time::Timestamp;
 use aip_160::{Arg, Comparable, Comparator, Expression};
 
 /// A field that a list can be filtered by.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
     pub name: &'static str,
-    /// The words it can have, where the set is closed.
-    pub words: Option<&'static [&'static str]>,
+    holds: Holds,
+}
+
+/// What a field holds, and so how a value is spelt and compared.
+#[derive(Clone, Copy, Debug)]
+enum Holds {
+    Text,
+    /// One of these words.
+    Words(&'static [&'static str]),
+    /// In any of the usual spellings.
+    Mac,
+    /// Kept in lower case, given in any.
+    LowerCase,
+    Number,
+    /// RFC 3339, compared as microseconds since the epoch.
+    Time,
 }
 
 impl Field {
     pub const fn text(name: &'static str) -> Self {
-        Self { name, words: None }
+        Self { name, holds: Holds::Text }
     }
 
     pub const fn one_of(name: &'static str, words: &'static [&'static str]) -> Self {
-        Self { name, words: Some(words) }
+        Self { name, holds: Holds::Words(words) }
+    }
+
+    pub const fn mac(name: &'static str) -> Self {
+        Self { name, holds: Holds::Mac }
+    }
+
+    pub const fn lower_case(name: &'static str) -> Self {
+        Self { name, holds: Holds::LowerCase }
+    }
+
+    pub const fn number(name: &'static str) -> Self {
+        Self { name, holds: Holds::Number }
+    }
+
+    pub const fn time(name: &'static str) -> Self {
+        Self { name, holds: Holds::Time }
+    }
+
+    /// The test that a comparison stands for.
+    fn test(&self, comparator: Comparator, value: String) -> Result<Filter, Error> {
+        let (field, name) = (self.name, self.name);
+        let number = match self.holds {
+            Holds::Number => Some(value.parse::<i64>().map_err(|_| bad(format!("{name}: {value:?} is no number")))?),
+            Holds::Time => {
+                let wanted = "a time like \"2026-01-29T15:10:00Z\", in quotes";
+                let at = Timestamp::parse(&value).ok_or_else(|| bad(format!("{name}: {value:?} is not {wanted}")))?;
+                Some(at.micros())
+            }
+            Holds::Text | Holds::Words(_) | Holds::Mac | Holds::LowerCase => None,
+        };
+        if let Some(value) = number {
+            let order = match comparator {
+                Comparator::Equal | Comparator::NotEqual | Comparator::Has => Order::Equal,
+                Comparator::GreaterThan => Order::Above,
+                Comparator::GreaterThanOrEqual => Order::AtLeast,
+                Comparator::LessThan => Order::Below,
+                Comparator::LessThanOrEqual => Order::AtMost,
+            };
+            return Ok(Filter::Ordered { field, order, value });
+        }
+        if !matches!(comparator, Comparator::Equal | Comparator::NotEqual) {
+            return Err(bad(format!("{name}: only = and != (and : for labels) are supported")));
+        }
+        let value = match self.holds {
+            Holds::Words(words) if !words.contains(&value.as_str()) => {
+                return Err(bad(format!("{name}: {value:?} is unknown; use one of {}", words.join(", ")))
+                    .allowing(words.iter()));
+            }
+            Holds::Mac => MacAddress::parse(&value)
+                .map(|mac| mac.to_string())
+                .ok_or_else(|| bad(format!("{name}: {value:?} is not a MAC address like \"aa:bb:cc:dd:ee:ff\"")))?,
+            Holds::LowerCase => value.to_ascii_lowercase(),
+            Holds::Text | Holds::Words(_) | Holds::Number | Holds::Time => value,
+        };
+        Ok(Filter::Is { field, value })
+    }
+}
+
+/// How numbers and times compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    Equal,
+    Above,
+    AtLeast,
+    Below,
+    AtMost,
+}
+
+impl Order {
+    pub const fn sign(self) -> &'static str {
+        match self {
+            Order::Equal => "=",
+            Order::Above => ">",
+            Order::AtLeast => ">=",
+            Order::Below => "<",
+            Order::AtMost => "<=",
+        }
+    }
+
+    fn holds(self, left: i64, right: i64) -> bool {
+        match self {
+            Order::Equal => left == right,
+            Order::Above => left > right,
+            Order::AtLeast => left >= right,
+            Order::Below => left < right,
+            Order::AtMost => left <= right,
+        }
     }
 }
 
@@ -37,9 +141,23 @@ pub enum Filter {
     And(Vec<Filter>),
     Or(Vec<Filter>),
     Not(Box<Filter>),
-    Is { field: &'static str, value: String },
-    Label { key: String, value: String },
-    HasLabel { key: String },
+    Is {
+        field: &'static str,
+        value: String,
+    },
+    /// What has no such value is none of them.
+    Ordered {
+        field: &'static str,
+        order: Order,
+        value: i64,
+    },
+    Label {
+        key: String,
+        value: String,
+    },
+    HasLabel {
+        key: String,
+    },
 }
 
 impl Schema {
@@ -99,26 +217,26 @@ impl Schema {
                 return Err(bad(format!("{}: compare with a value", path.join("."))));
             }
         };
-        let (negate, has) = match comparator {
-            Comparator::Equal => (false, false),
-            Comparator::NotEqual => (true, false),
-            Comparator::Has => (false, true),
-            Comparator::GreaterThan
-            | Comparator::GreaterThanOrEqual
-            | Comparator::LessThan
-            | Comparator::LessThanOrEqual => {
-                return Err(bad(format!("{}: only = and != (and : for labels) are supported", path.join("."))));
-            }
-        };
         let test = if path[0] == "labels" && self.labels {
+            let has = match comparator {
+                Comparator::Equal | Comparator::NotEqual => false,
+                Comparator::Has => true,
+                Comparator::GreaterThan
+                | Comparator::GreaterThanOrEqual
+                | Comparator::LessThan
+                | Comparator::LessThanOrEqual => {
+                    return Err(bad(format!("{}: only = and != (and : for labels) are supported", path.join("."))));
+                }
+            };
             label_test(&path[1..], value, has)?
         } else {
-            self.field_test(&path.join("."), value, has)?
+            self.field_test(&path.join("."), value, comparator)?
         };
+        let negate = comparator == Comparator::NotEqual;
         Ok(if negate { Filter::Not(Box::new(test)) } else { test })
     }
 
-    fn field_test(&self, name: &str, value: String, has: bool) -> Result<Filter, Error> {
+    fn field_test(&self, name: &str, value: String, comparator: Comparator) -> Result<Filter, Error> {
         let Some(field) = self.fields.iter().find(|f| f.name == name) else {
             let mut known: Vec<String> = self.fields.iter().map(|f| f.name.to_owned()).collect();
             if self.labels {
@@ -126,17 +244,10 @@ impl Schema {
             }
             return Err(bad(format!("unknown field {name:?}; known are {}", known.join(", "))).allowing(known));
         };
-        if has {
+        if comparator == Comparator::Has {
             return Err(bad(format!("{name}: ':' is for labels; use =")));
         }
-        if let Some(words) = field.words
-            && !words.contains(&value.as_str())
-        {
-            return Err(
-                bad(format!("{name}: {value:?} is unknown; use one of {}", words.join(", "))).allowing(words.iter())
-            );
-        }
-        Ok(Filter::Is { field: field.name, value })
+        field.test(comparator, value)
     }
 }
 
@@ -159,6 +270,9 @@ impl Filter {
             Filter::Or(list) => list.iter().any(|f| f.matches(get)),
             Filter::Not(inner) => !inner.matches(get),
             Filter::Is { field, value } => get(field).as_deref() == Some(value),
+            Filter::Ordered { field, order, value } => {
+                get(field).and_then(|has| has.parse().ok()).is_some_and(|has| order.holds(has, *value))
+            }
             Filter::Label { key, value } => get(&format!("labels.{key}")).as_deref() == Some(value),
             Filter::HasLabel { key } => get(&format!("labels.{key}")).is_some(),
         }
@@ -173,6 +287,7 @@ impl Filter {
             | Filter::Or(_)
             | Filter::Not(_)
             | Filter::Is { .. }
+            | Filter::Ordered { .. }
             | Filter::Label { .. }
             | Filter::HasLabel { .. } => None,
         }
@@ -231,6 +346,52 @@ mod tests {
         }
         assert!(SCHEMA.parse(&vec!["phase=READY"; 40].join(" OR ")).is_err(), "too many terms");
         assert!(SCHEMA.parse(&"(".repeat(1000)).is_err(), "too deep");
+    }
+
+    #[test]
+    fn values_are_spelt_as_they_are_kept_and_numbers_and_times_have_an_order() {
+        const NODES: Schema = Schema {
+            fields: &[
+                Field::mac("mac_address"),
+                Field::lower_case("system_uuid"),
+                Field::number("install_attempts"),
+                Field::time("state_changed_at"),
+            ],
+            labels: false,
+        };
+        let is = |field, value: &str| Ok(Filter::Is { field, value: value.into() });
+        for mac in ["\"52:54:00:4D:59:01\"", "52-54-00-4d-59-01", "5254.004d.5901", "5254004D5901"] {
+            assert_eq!(NODES.parse(&format!("mac_address={mac}")), is("mac_address", "52:54:00:4d:59:01"), "{mac}");
+        }
+        assert_eq!(NODES.parse("system_uuid=4D57"), is("system_uuid", "4d57"));
+        let ordered = |field, order, value| Ok(Filter::Ordered { field, order, value });
+        assert_eq!(NODES.parse("install_attempts=2"), ordered("install_attempts", Order::Equal, 2));
+        assert_eq!(NODES.parse("install_attempts >= 2"), ordered("install_attempts", Order::AtLeast, 2));
+        assert_eq!(
+            NODES.parse("state_changed_at<\"1970-01-01T00:00:01Z\""),
+            ordered("state_changed_at", Order::Below, 1_000_000)
+        );
+        for (text, part) in [
+            ("install_attempts=two", "is no number"),
+            ("state_changed_at>yesterday", "is not a time"),
+            ("mac_address=card", "is not a MAC address"),
+            ("mac_address>5254004d5901", "only = and !="),
+            ("install_attempts:2", "':' is for labels"),
+        ] {
+            let e = NODES.parse(text).expect_err(text);
+            assert!(e.message.contains(part), "{text}: {}", e.message);
+        }
+        let item = |attempts: Option<&'static str>| move |_: &str| attempts.map(str::to_owned);
+        for (text, three, none) in [
+            ("install_attempts=3", true, false),
+            ("install_attempts!=3", false, true),
+            ("install_attempts>2", true, false),
+            ("install_attempts<=3", true, false),
+            ("install_attempts<3", false, false),
+        ] {
+            let f = NODES.parse(text).expect("parses");
+            assert_eq!((f.matches(&item(Some("3"))), f.matches(&item(None))), (three, none), "{text}");
+        }
     }
 
     #[test]

@@ -99,11 +99,15 @@ impl FindingKind {
     pub const fn next_action(self) -> &'static str {
         match self {
             FindingKind::IdentityConflict => {
-                "look at both machines; correct the record that is wrong, or link the boot node by hand when you approve it"
+                "look at both machines; correct the record that is wrong ('millwright machine update MACHINE --serial SERIAL'), or say which machine the boot node is: 'millwright boot assign NODE --machine MACHINE'"
             }
             FindingKind::NotBooted => "power the machine on, and have it boot from the network",
-            FindingKind::InstallFailed => "assign another workflow or say why not, then reset the boot node with force",
-            FindingKind::EraseFailed => "look at the disk; erase again, or retire the boot node and destroy the disk",
+            FindingKind::InstallFailed => {
+                "try again with another workflow: 'millwright boot retry NODE --workflow ID'; or with the same one, and say why it will do now: 'millwright boot retry NODE --comment WHY'"
+            }
+            FindingKind::EraseFailed => {
+                "look at the disk; erase again: 'millwright boot erase NODE'; or destroy it, and retire the boot node: 'millwright boot retire NODE'"
+            }
         }
     }
 }

@@ -6,10 +6,40 @@ use crate::machine::MachineSpec;
 pub fn tells(serial_number: &str) -> bool {
     let bare: String =
         serial_number.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
-    let placeholders =
-        ["na", "none", "unknown", "tobefilledbyoem", "notspecified", "defaultstring", "systemserialnumber"];
-    !bare.chars().all(|c| c == '0') && !placeholders.contains(&bare.as_str())
+    // zeros, x's: whatever one key gives
+    let same = bare.chars().next().is_none_or(|first| bare.chars().all(|c| c == first));
+    let begun = ["tobefilled", "notspecified", "notapplicable", "notavailable", "defaultstring"];
+    !same && !PLACEHOLDERS.contains(&bare.as_str()) && !begun.iter().any(|begins| bare.starts_with(begins))
 }
+
+/// What makers, and those who build machines at home, leave where a serial number should be; spelt without anything
+/// but letters and digits.
+const PLACEHOLDERS: &[&str] = &[
+    "0123456789",
+    "123456789",
+    "1234567890",
+    "01234567890123456789",
+    "012345678",
+    "12345678",
+    "assettag",
+    "baseboardserialnumber",
+    "chassisserialnumber",
+    "default",
+    "empty",
+    "invalid",
+    "na",
+    "none",
+    "notset",
+    "null",
+    "oem",
+    "sernum",
+    "serial",
+    "serialnumber",
+    "systemserialnumber",
+    "test",
+    "undefined",
+    "unknown",
+];
 
 /// A UUID that says something: makers leave zeros, ones and counted digits where one should be.
 pub fn uuid_tells(uuid: &str) -> bool {
@@ -108,12 +138,36 @@ mod tests {
 
     #[test]
     fn placeholders_are_no_names() {
-        for none in ["", "0000000", "To be filled by O.E.M.", "Default string", "N/A", "System Serial Number"] {
+        for none in [
+            "",
+            "0000000",
+            "To be filled by O.E.M.",
+            "To be filled",
+            "to_be_filled_by_the_maker",
+            "Default string",
+            "Default",
+            "N/A",
+            "Not Applicable",
+            "Not Available",
+            "NOT SPECIFIED",
+            "System Serial Number",
+            "Chassis Serial Number",
+            "0123456789",
+            "1234567890",
+            "XXXXXXXX",
+            "x.x.x",
+            "........",
+            "Invalid",
+            "OEM",
+            "<null>",
+        ] {
             assert!(!tells(none), "{none}");
             assert_eq!(another_machine(&spec("S1", ""), none, ""), None);
             assert!(!confirms(&spec(none, ""), none, ""), "{none}");
         }
-        assert!(tells("CZ3-0001"));
+        for name in ["CZ3-0001", "S-1", "OEM-17", "0123456780", "XX1", "TEST-1"] {
+            assert!(tells(name), "{name}");
+        }
     }
 
     #[test]

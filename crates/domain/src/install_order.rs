@@ -2,10 +2,12 @@
 //! success, by the last failure that is allowed, or by whoever takes it back. Only an open order makes the boot
 //! service serve an installer.
 
+use crate::boot_node::BOOTS_WITHIN;
 use crate::id::{BootNodeId, OrderId, RunId};
 use crate::lifecycle::{Deadline, Edge, Guard, Owner, State};
 use crate::time::Timestamp;
 use std::fmt;
+use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OrderState {
@@ -51,7 +53,7 @@ impl State for OrderState {
     fn deadline(self) -> Deadline {
         match self {
             // what the node's own state says
-            OrderState::Open => Deadline::FindingAfter(crate::boot_node::BOOTS_WITHIN),
+            OrderState::Open => Deadline::FindingAfter(BOOTS_WITHIN),
             OrderState::Closed => Deadline::AtRest,
         }
     }
@@ -154,8 +156,41 @@ impl InstallOrder {
         if self.image.is_empty() { &self.workflow_id } else { &self.image }
     }
 
+    /// By when something must be heard of the present attempt, or be noticed: its installer's next word once it was
+    /// handed out, its boot before that. What a freeze has held up counts from the end of that.
+    pub fn due(&self, silent_after: Duration, thawed: Option<Timestamp>) -> Timestamp {
+        let later = |at: Timestamp| thawed.map_or(at, |thawed| at.max(thawed));
+        match self.heard_at().or(self.offered_at) {
+            Some(heard) => later(heard).plus(silent_after),
+            // the failure of the attempt before it is the last thing that was reported
+            None => later(self.last_report_at.unwrap_or(self.opened_at)).plus(BOOTS_WITHIN),
+        }
+    }
+
     /// When the attempt under way was last heard of.
     pub fn heard_at(&self) -> Option<Timestamp> {
         self.started_at.map(|started| self.last_report_at.unwrap_or(started).max(started))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn what_is_due_is_due_of_the_present_attempt() {
+        let (at, silent) = (|s: i64| Timestamp::from_micros(s * 1_000_000), Duration::from_secs(60));
+        let order = InstallOrder { opened_at: at(0), ..testing::order(OrderTask::Install, 1, false) };
+        assert_eq!(order.due(silent, None), at(0).plus(BOOTS_WITHIN));
+        let offered = InstallOrder { offered_at: Some(at(100)), ..order.clone() };
+        assert_eq!(offered.due(silent, None), at(160));
+        let begun = InstallOrder { started_at: Some(at(110)), last_report_at: Some(at(120)), ..offered };
+        assert_eq!(begun.due(silent, None), at(180));
+        // the first attempt took hours; the second has as long to boot as the first had
+        let second = InstallOrder { attempt: 2, last_report_at: Some(at(9_000)), ..order };
+        assert_eq!(second.due(silent, None), at(9_000).plus(BOOTS_WITHIN));
+        assert_eq!(begun.due(silent, Some(at(10_000))), at(10_060), "a freeze is nobody's silence");
+        assert_eq!(begun.due(silent, Some(at(5))), at(180), "one that is long over changes nothing");
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::boot_node::Claims;
 use crate::id::MachineId;
-use crate::identity::another_machine;
+use crate::identity::{another_machine, tells, uuid_tells};
 use crate::mac::MacAddress;
 use crate::machine::MachineSpec;
 use crate::plan::{BootMode, Step, StepKind};
@@ -69,6 +69,22 @@ pub fn link(mac: &MacAddress, claims: &Claims, candidates: &[Candidate]) -> Link
             Link::Conflict(format!("its identifiers belong to several machines: {}", named.join(", ")))
         }
     }
+}
+
+/// What is written down of a machine that nobody knew: its card, and what of its claims says something and is spelt as
+/// a record must be. One that is not leaves the others as they are.
+pub fn record_of(mac: &MacAddress, claims: &Claims, provider: &str) -> MachineSpec {
+    let mut spec =
+        MachineSpec { mac_addresses: vec![mac.to_string()], provider: provider.to_owned(), ..MachineSpec::default() };
+    if tells(&claims.serial_number) {
+        let named = MachineSpec { serial_number: claims.serial_number.clone(), ..spec.clone() };
+        spec = named.normalized().unwrap_or(spec);
+    }
+    if uuid_tells(&claims.system_uuid) {
+        let named = MachineSpec { system_uuid: claims.system_uuid.clone(), ..spec.clone() };
+        spec = named.normalized().unwrap_or(spec);
+    }
+    spec
 }
 
 /// What of the record speaks against this being that machine, though something speaks for it.
@@ -153,6 +169,21 @@ mod tests {
         assert!(told([Succeeded, Succeeded, Running]));
         assert!(!told([Succeeded, Succeeded, Succeeded]), "it was told otherwise since");
         assert!(!told_to_netboot(&steps[1..2], &[StepStatus { state: Succeeded, ..StepStatus::waiting("reboot") }]));
+    }
+
+    #[test]
+    fn one_claim_that_is_no_name_leaves_the_others() {
+        let card = vec!["52:54:00:4d:59:01".to_owned()];
+        let odd = "4d570000/0001/4002/8000/5254004d5800";
+        let spec = record_of(&mac(), &claims("S1", odd), "sim");
+        assert_eq!((spec.serial_number.as_str(), spec.system_uuid.as_str()), ("S1", ""));
+        assert_eq!((spec.provider.as_str(), &spec.mac_addresses), ("sim", &card));
+        let long = "s".repeat(crate::limits::TEXT_MAX) + "1";
+        let spec = record_of(&mac(), &claims(&long, SWAPPED), "sim");
+        assert_eq!((spec.serial_number.as_str(), spec.system_uuid), ("", SWAPPED.to_ascii_lowercase()));
+        let spec = record_of(&mac(), &claims("To be filled", "00000000-0000-0000-0000-000000000000"), "");
+        assert_eq!((spec.serial_number.as_str(), spec.system_uuid.as_str()), ("", ""));
+        assert_eq!(spec.mac_addresses, card);
     }
 
     #[test]

@@ -51,6 +51,8 @@ const fn executor(from: Phase, to: Phase, trigger: &'static str) -> Edge<Phase> 
 use Phase::{FactoryReady, InService, Maintenance, Provisioning, Ready, Retired, Rma};
 
 static EDGES: &[Edge<Phase>] = &[
+    // one that has booted from the network, and that nobody knew
+    Edge { from: None, to: FactoryReady, trigger: REGISTERED, owner: Owner::Node, guard: Guard::None },
     Edge { from: None, to: FactoryReady, trigger: REGISTERED, owner: Owner::Operator, guard: Guard::None },
     Edge { from: Some(FactoryReady), to: Ready, trigger: INSPECTED, owner: Owner::Reconciler, guard: Guard::Inspected },
     operator(FactoryReady, Ready, Guard::NoActiveRun),

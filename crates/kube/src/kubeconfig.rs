@@ -344,7 +344,7 @@ fn system_roots() -> Result<RootCertStore, String> {
 
 fn bad(cluster: &str, why: &str) -> ProviderError {
     let message = format!(
-        "the kubeconfig of cluster {cluster:?} {why}; set the right one with 'millwright credential set {cluster}'"
+        "the kubeconfig of cluster {cluster:?} {why}; set the right one with 'millwright credential set {cluster} --kind kubeconfig'"
     );
     ProviderError::because(Reason::CredentialMissing, FailureClass::NeedsOperator, message)
 }

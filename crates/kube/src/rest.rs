@@ -408,7 +408,7 @@ impl<'a> Session<'a> {
         match tls {
             Some(rustls::Error::InvalidCertificate(why)) => {
                 let message = format!(
-                    "{} shows a certificate that the kubeconfig does not trust: {why}; if the cluster's authority was replaced on purpose, set the new kubeconfig with 'millwright credential set {}'",
+                    "{} shows a certificate that the kubeconfig does not trust: {why}; if the cluster's authority was replaced on purpose, set the new kubeconfig with 'millwright credential set {} --kind kubeconfig'",
                     self.what, self.cluster
                 );
                 ProviderError::because(Reason::UntrustedCertificate, FailureClass::NeedsOperator, message)

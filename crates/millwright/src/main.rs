@@ -1,5 +1,7 @@
 //! `millwright`: the control plane and its command line.
 
+#[cfg(test)]
+mod advice;
 mod cli;
 mod config;
 mod data_dir;

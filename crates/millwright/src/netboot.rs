@@ -69,6 +69,7 @@ impl Netboot {
         let images = Arc::new(Images::new(store.clone(), names.clone(), ImageOptions::default()));
         let keeper = Arc::new(Keeper::new(store.clone()));
         service.keeps_image_bytes(keeper.clone());
+        service.fails_silence_after(config.netboot.silent_after());
         let mut netboot = Self { images, keeper, store, names, line: None };
         if let Some(interface) = &config.netboot.interface {
             let failed = |e: String| format!("network boot on {interface}: {e}");

@@ -9,7 +9,7 @@ use domain::install_order::InstallOrder;
 use domain::{Error, FindingId, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Caller, Cause, boot_node, finding, install_order, switch};
+use store::{Caller, Cause, Tx, TxResult, boot_node, finding, install_order, switch};
 use workflow::install::fail_attempt;
 
 /// In whose name.
@@ -51,6 +51,15 @@ fn overdue(node: &BootNode, order: &InstallOrder, now: Timestamp, silent_after: 
     // since it was ordered, or since the attempt before this one has ended
     let waited = now.since(order.last_report_at.unwrap_or(order.opened_at));
     (waited >= BOOTS_WITHIN).then_some(Overdue::NotBooted(waited))
+}
+
+/// Whether a freeze excuses it: nobody was served while it lasted, so that its time counts from the end of that.
+fn held_up(tx: &mut Tx<'_>, node: &BootNode, now: Timestamp, silent_after: Duration) -> TxResult<bool> {
+    if switch::frozen(tx)?.is_some() {
+        return Ok(true);
+    }
+    let Some(thawed) = switch::thawed(tx)? else { return Ok(false) };
+    Ok(node.open_order().is_some_and(|order| order.due(silent_after, Some(thawed)) > now))
 }
 
 /// Looks at all open orders again and again, until told to stop.
@@ -117,6 +126,9 @@ async fn settle(core: &Core, node: &BootNode) -> Result<(), Error> {
         .write(&Caller::engine(), id.clone().as_str(), move |tx| {
             let Some(there) = boot_node::get_for_update(tx, &id)? else { return Ok(()) };
             let now = tx.now();
+            if held_up(tx, &there, now, silent_after)? {
+                return Ok(());
+            }
             let (name, mac) = (&there.id, &there.mac);
             let message = match there.open_order().and_then(|order| overdue(&there, order, now, silent_after)) {
                 None => return Ok(()),

@@ -37,6 +37,8 @@ pub struct BootNodeUpdate {
     pub group: Option<String>,
     pub hostname: Option<String>,
     pub machine_id: Option<String>,
+    /// Only the empty one: it is not the machine that is proposed.
+    pub proposed_machine_id: Option<String>,
 }
 
 /// An operator's word about one boot node.
@@ -130,6 +132,26 @@ fn link(tx: &mut Tx<'_>, node: &BootNode, to: &str) -> TxResult<BootNode> {
     Ok(BootNode { machine_id: Some(id), proposed_machine_id: None, ..node.clone() })
 }
 
+/// Whether what is known of a node may be changed so.
+fn may_update(there: &BootNode, update: &BootNodeUpdate) -> Result<(), Error> {
+    if there.state == BootState::Retired {
+        let message = format!("boot node {} is retired, and its record stays as it is", there.id);
+        return Err(Error::new(Reason::IllegalTransition, message));
+    }
+    if update.proposed_machine_id.as_deref().is_some_and(|proposed| !proposed.is_empty()) {
+        let message = "a machine is proposed by what the node says; use \"\" to say that it is not that one, or machine_id to say which it is";
+        return Err(Error::field("proposed_machine_id", message));
+    }
+    if update.workflow_id.as_deref() == Some("") && there.state == BootState::Pending {
+        let message = format!(
+            "boot node {} is pending and must be installed with something; assign another workflow instead",
+            there.id
+        );
+        return Err(Error::new(Reason::WorkflowMissing, message));
+    }
+    Ok(())
+}
+
 /// What the guards of an operator's moves are judged by.
 struct Facts<'a> {
     node: &'a BootNode,
@@ -177,7 +199,7 @@ impl Facts<'_> {
     fn workflow_assigned(&self) -> Result<(), Error> {
         if self.node.workflow_id.is_empty() {
             let message = format!(
-                "nothing says what boot node {} is to be installed with; assign a workflow first: PATCH /api/v1/nodes/{} or 'millwright boot assign'",
+                "nothing says what boot node {} is to be installed with; assign a workflow first: 'millwright boot assign {} --workflow ID'",
                 self.node.id, self.node.id
             );
             return Err(Error::new(Reason::WorkflowMissing, message));
@@ -282,7 +304,11 @@ impl Service {
         let key = required("id", &update.id)?;
         self.change(call, &key, move |tx| {
             let there = locked(tx, &update.id)?;
+            may_update(&there, &update)?;
             let mut node = there.clone();
+            if update.proposed_machine_id.is_some() {
+                node.proposed_machine_id = None;
+            }
             if let Some(workflow) = &update.workflow_id {
                 check_workflow(tx, workflow)?;
                 node.workflow_id.clone_from(workflow);
@@ -491,7 +517,6 @@ fn decided(
     }
     let judged = |guard| facts.judge(guard).map_err(|e| e.allowing(next_states(there)));
     let moved = boot_node::move_to(tx, &node, &after, &metadata, cause, judged)?;
-    tracing::info!(node = %moved.id, mac = %moved.mac, from = %there.state, to = %to, by = cause.actor, "a boot node moved");
     match to {
         BootState::Pending => {
             workflow::install::settled(tx, &moved, "it was reset")?;

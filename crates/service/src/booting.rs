@@ -1,25 +1,22 @@
 //! The machines' own door: what one that boots from the network is served, and what its installer reports. Nobody here
 //! has an account; whoever serves an installer's bytes has made a token for that one attempt.
 
+use crate::boot_identity::{Fresh, conflicts, identified, linked};
 use crate::boot_nodes::{fresh, mac_of, not_found};
 use crate::report_tokens::{self, Attempt};
 use crate::{Service, workflows};
-use domain::boot_decision::{Serve, Setup, decide};
+use domain::boot_decision::{Serve, Setup, decide, held_back};
 use domain::boot_node::{BOOTED, BOOTED_AGAIN, BootNode, BootState, Claims};
 use domain::boot_workflow::BootWorkflow;
 use domain::credential::Credential;
 use domain::finding::FindingKind;
-use domain::identity::{tells, uuid_tells};
 use domain::install_order::{Closing, InstallOrder, OrderTask};
 use domain::install_report::{Effect, Ignored, Said};
 use domain::limits::MESSAGE_MAX;
-use domain::link::{Candidate, Link, link, told_to_netboot};
-use domain::machine::{Labels, Machine, MachineSpec, REGISTERED};
-use domain::run::RunPhase;
-use domain::{BootNodeId, Error, FindingId, MacAddress, MachineId, Reason, Secret};
+use domain::{BootNodeId, Error, FindingId, MacAddress, Reason, Secret};
 use std::collections::BTreeSet;
 use std::time::Duration;
-use store::{Caller, Cause, Tx, TxResult, boot_node, boot_workflow, finding, install_order, machine, run};
+use store::{Caller, Cause, Tx, TxResult, boot_node, boot_workflow, finding, install_order, switch};
 use workflow::install::{Told, fail_attempt};
 
 /// How the boot service is set up.
@@ -123,14 +120,20 @@ impl Service {
         let mac = mac_of("mac", &request.mac)?;
         let claims = kept_claims(&request.claims);
         let mut node = match self.store().point(boot_node::by_mac(&mac)).await? {
-            Some(node) if request.foreign => return self.asked_by_another(node, setup).await,
-            Some(node) => self.seen_booting(node, &claims).await?,
+            Some(node) if request.foreign => return self.asked_by_another(node, setup, FOREIGN.to_owned()).await,
+            Some(node) => match node.contradicts(&claims) {
+                None => self.seen_booting(node, &claims, &setup.provider).await?,
+                Some(why) => {
+                    self.another_has_its_card(&node, &why, &setup.provider).await?;
+                    return self.asked_by_another(node, setup, why).await;
+                }
+            },
             None => self.discovered(&mac, claims, setup).await?,
         };
         // an attempt that ended with this boot is counted once, and then there is another answer
         for _ in 0..2 {
             let workflow = self.workflow_of(&node).await?;
-            let serve = decide(&node, workflow.as_ref(), setup.serves);
+            let serve = self.unless_frozen(decide(&node, workflow.as_ref(), setup.serves)).await?;
             match serve {
                 Serve::AttemptLost => node = self.attempt_lost(&node).await?,
                 Serve::Installer { .. } => {
@@ -151,14 +154,31 @@ impl Service {
     }
 
     /// Whoever asks in the name of a machine that it is not: told what that machine would do, and nothing that helps.
-    async fn asked_by_another(&self, node: BootNode, setup: &BootSetup) -> Result<Booting, Error> {
+    async fn asked_by_another(&self, node: BootNode, setup: &BootSetup, why: String) -> Result<Booting, Error> {
         let workflow = self.workflow_of(&node).await?;
         let serve = match decide(&node, workflow.as_ref(), setup.serves) {
-            Serve::AttemptLost | Serve::Installer { .. } | Serve::Discover => Serve::Error { why: FOREIGN.to_owned() },
+            Serve::AttemptLost | Serve::Installer { .. } | Serve::Discover => Serve::Error { why: why.clone() },
             serve @ (Serve::LocalDisk { .. } | Serve::Wait { .. } | Serve::Error { .. }) => serve,
         };
-        tracing::warn!(node = %node.id, mac = %node.mac, "somebody asks what to boot from an address that was leased to another");
+        tracing::warn!(node = %node.id, mac = %node.mac, why, "somebody asks what to boot in the name of a machine that it is not");
         Ok(Booting { node, serve, workflow: None, token: None })
+    }
+
+    /// The card of an approved machine says that it is in another one: for a person to sort out.
+    async fn another_has_its_card(&self, node: &BootNode, why: &str, provider: &str) -> Result<(), Error> {
+        let (fresh, node, why) = (Fresh::new(self, provider), node.clone(), why.to_owned());
+        self.store().write(&caller(), node.id.clone().as_str(), move |tx| conflicts(tx, &node, &why, &fresh)).await
+    }
+
+    /// Nothing is handed out that writes to a disk while all automation is frozen.
+    async fn unless_frozen(&self, serve: Serve) -> Result<Serve, Error> {
+        if !matches!(serve, Serve::Installer { .. } | Serve::AttemptLost) {
+            return Ok(serve);
+        }
+        Ok(match self.store().read(switch::frozen).await? {
+            Some(freeze) => held_back(serve, &freeze.by, &freeze.reason),
+            None => serve,
+        })
     }
 
     async fn workflow_of(&self, node: &BootNode) -> Result<Option<BootWorkflow>, Error> {
@@ -170,7 +190,7 @@ impl Service {
         }
     }
 
-    async fn seen_booting(&self, node: BootNode, claims: &Claims) -> Result<BootNode, Error> {
+    async fn seen_booting(&self, node: BootNode, claims: &Claims, provider: &str) -> Result<BootNode, Error> {
         let now = self.now();
         let said = node.believes(claims);
         let recently = node.last_seen.is_some_and(|at| now.since(at) < SEEN_EVERY);
@@ -178,14 +198,17 @@ impl Service {
             return Ok(node);
         }
         let (id, claims) = (node.id.clone(), claims.clone());
+        let fresh = Fresh::new(self, provider);
         self.store()
             .write(&caller(), id.clone().as_str(), move |tx| {
                 let there = boot_node::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?;
                 let said = there.believes(&claims);
-                if said == there.claims {
+                if said == there.claims && there.last_seen.is_some() {
                     boot_node::seen(tx, &id)?;
                 } else {
-                    boot_node::save(tx, &BootNode { claims: said, last_seen: Some(tx.now()), ..there })?;
+                    let heard = BootNode { claims: said, last_seen: Some(tx.now()), ..there.clone() };
+                    let heard = identified(tx, &there, heard, &fresh)?;
+                    boot_node::save(tx, &heard)?;
                 }
                 Ok(tx.point(&boot_node::by_id(&id))?.ok_or_else(|| not_found(id.as_str()))?)
             })
@@ -193,9 +216,8 @@ impl Service {
     }
 
     async fn discovered(&self, mac: &MacAddress, claims: Claims, setup: &BootSetup) -> Result<BootNode, Error> {
-        let ambient = self.store().ambient();
-        let (id, machine_id) = (BootNodeId::generate(ambient.uuid()), MachineId::generate(ambient.uuid()));
-        let finding = FindingId::generate(ambient.uuid());
+        let id = BootNodeId::generate(self.store().ambient().uuid());
+        let fresh_ids = Fresh::new(self, &setup.provider);
         let (mac, setup) = (mac.clone(), setup.clone());
         self.store()
             .write(&caller(), mac.clone().as_str(), move |tx| {
@@ -209,13 +231,11 @@ impl Service {
                 }
                 let now = tx.now();
                 let node = BootNode { claims: claims.clone(), last_seen: Some(now), ..fresh(&id, &mac, now) };
-                let (node, conflict) = linked(tx, node, &machine_id, &setup.provider)?;
+                let (node, conflict) = linked(tx, node, &fresh_ids)?;
                 let node = boot_node::insert(tx, &node, &Cause::node(mac.as_str(), BOOTED, ""))?;
                 if let Some(why) = conflict {
-                    let kind = FindingKind::IdentityConflict;
-                    finding::raise(tx, finding.clone(), kind, node.id.as_str(), &why, "boot")?;
+                    conflicts(tx, &node, &why, &fresh_ids)?;
                 }
-                tracing::info!(node = %node.id, mac = %mac, machine = ?node.machine_id, proposed = ?node.proposed_machine_id, "a machine has booted from the network for the first time");
                 Ok(node)
             })
             .await
@@ -360,6 +380,7 @@ impl Service {
             promote: setup.promoted_groups.contains(&node.group),
         };
         let (claims, inventory) = (kept_claims(&report.claims), report.inventory);
+        let fresh = Fresh::new(self, &setup.provider);
         let id = node.id.clone();
         let (node, effect) = self
             .store()
@@ -370,7 +391,7 @@ impl Service {
                     Some(_) => claims.clone().over(&there.claims),
                     None => there.believes(&claims),
                 };
-                let there = described(tx, there, said, inventory.as_deref())?;
+                let there = described(tx, there, said, inventory.as_deref(), &fresh)?;
                 match &bearer {
                     None => Ok((there, Effect::Nothing(Ignored::NoToken))),
                     Some(of) if there.order.as_ref().is_none_or(|order| order.id != of.order) => {
@@ -464,58 +485,21 @@ fn attempt_of(node: &BootNode, order: &InstallOrder) -> Attempt {
 }
 
 /// What it says of itself now.
-fn described(tx: &mut Tx<'_>, node: BootNode, said: Claims, inventory: Option<&str>) -> TxResult<BootNode> {
+fn described(
+    tx: &mut Tx<'_>,
+    node: BootNode,
+    said: Claims,
+    inventory: Option<&str>,
+    fresh: &Fresh,
+) -> TxResult<BootNode> {
     let inventory = inventory.map_or_else(|| node.inventory.clone(), str::to_owned);
     if said == node.claims && inventory == node.inventory {
         boot_node::seen(tx, &node.id)?;
         return Ok(node);
     }
     let now = tx.now();
-    boot_node::save(tx, &BootNode { claims: said, inventory, last_seen: Some(now), ..node.clone() })?;
+    let heard = BootNode { claims: said, inventory, last_seen: Some(now), ..node.clone() };
+    let heard = identified(tx, &node, heard, fresh)?;
+    boot_node::save(tx, &heard)?;
     Ok(tx.point(&boot_node::by_id(&node.id))?.unwrap_or(node))
-}
-
-/// Whether a run has just had this machine boot from the network.
-fn expected(tx: &mut Tx<'_>, machine: &Machine) -> TxResult<bool> {
-    let Some(active) = machine.active_run.as_ref().filter(|run| run.phase == RunPhase::Running) else {
-        return Ok(false);
-    };
-    let run = run::get_with_steps(tx, &active.id)?;
-    Ok(run.is_some_and(|(run, steps)| told_to_netboot(&steps, &run.steps)))
-}
-
-/// Which machine it is: a new one, one that we expected, one that a person must confirm, or a conflict.
-fn linked(tx: &mut Tx<'_>, node: BootNode, new: &MachineId, provider: &str) -> TxResult<(BootNode, Option<String>)> {
-    let mut candidates = Vec::new();
-    for id in boot_node::candidates(tx, &node)? {
-        let Some(there) = machine::get(tx, &id)? else { continue };
-        let taken = tx.point(&boot_node::by_machine(&id))?.is_some();
-        let expected = expected(tx, &there)?;
-        candidates.push(Candidate { id, spec: there.spec, expected, taken });
-    }
-    match link(&node.mac, &node.claims, &candidates) {
-        Link::Linked(id) => Ok((BootNode { machine_id: Some(id), ..node }, None)),
-        Link::Proposed(id) => Ok((BootNode { proposed_machine_id: Some(id), ..node }, None)),
-        Link::Conflict(why) => Ok((node, Some(why))),
-        Link::New => {
-            let said = |text: &str, tells: bool| if tells { text.to_owned() } else { String::new() };
-            let spec = MachineSpec {
-                provider: provider.to_owned(),
-                serial_number: said(&node.claims.serial_number, tells(&node.claims.serial_number)),
-                system_uuid: said(&node.claims.system_uuid, uuid_tells(&node.claims.system_uuid)),
-                mac_addresses: vec![node.mac.to_string()],
-                ..MachineSpec::default()
-            };
-            // what it claims may not be spelt as a record must be: then its card alone names it
-            let plain = MachineSpec {
-                mac_addresses: vec![node.mac.to_string()],
-                provider: provider.to_owned(),
-                ..MachineSpec::default()
-            };
-            let spec = spec.normalized().unwrap_or(plain);
-            let cause = Cause::operator("boot", REGISTERED, "it has booted from the network for the first time");
-            let made = machine::insert(tx, new, &spec, &Labels::new(), &cause)?;
-            Ok((BootNode { machine_id: Some(made.id), ..node }, None))
-        }
-    }
 }

@@ -5,6 +5,7 @@ mod access;
 pub mod access_table;
 mod act;
 mod audit;
+mod boot_identity;
 mod boot_nodes;
 mod booting;
 mod call;
@@ -94,6 +95,8 @@ struct Inner {
     access: Access,
     vault: Vault,
     image_bytes: OnceLock<Arc<dyn ImageBytes>>,
+    /// After how long without a word an installation has failed; whoever judges that is set up with the same.
+    silent_after: OnceLock<Duration>,
     /// For the metrics.
     counted: sight::Counted,
     /// Whoever asks for something new is told to come back: the server is about to stop.
@@ -129,6 +132,7 @@ impl Service {
             access,
             vault,
             image_bytes: OnceLock::new(),
+            silent_after: OnceLock::new(),
             counted: sight::Counted::default(),
             refusing: CancellationToken::new(),
             closing: CancellationToken::new(),
@@ -192,6 +196,15 @@ impl Service {
 
     pub fn access(&self) -> &Access {
         &self.inner.access
+    }
+
+    /// After how long without a word an installation is failed here; asked once, when the server starts.
+    pub fn fails_silence_after(&self, span: Duration) {
+        self.inner.silent_after.get_or_init(|| span);
+    }
+
+    fn silent_after(&self) -> Duration {
+        self.inner.silent_after.get().copied().unwrap_or(domain::boot_node::SILENT_AFTER)
     }
 
     /// From here on new calls are refused, with a hint when to come back. Those in flight go on.

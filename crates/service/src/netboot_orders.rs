@@ -85,7 +85,7 @@ fn check_workflow(tx: &mut Tx<'_>, node: &BootNode, chosen: &Chosen) -> TxResult
     let (id, image) = (&node.id, &chosen.image);
     let Some(workflow) = tx.point(&boot_workflow::by_id(&chosen.workflow_id))? else {
         let message = format!(
-            "no workflow is assigned to boot node {id} that could write image {image:?}; assign one: 'millwright boot assign {id} --workflow WORKFLOW'"
+            "no workflow is assigned to boot node {id} that could write image {image:?}; assign one: 'millwright boot assign {id} --workflow ID'"
         );
         return Err(missing(message).into());
     };
@@ -152,7 +152,7 @@ fn seen(node: &BootNode, order: &InstallOrder) -> Option<NetbootOrder> {
             let error = node.last_install_error.as_deref().unwrap_or("nobody knows why");
             let id = &node.id;
             let why = format!(
-                "{MAX_INSTALL_ATTEMPTS} attempts to install boot node {id} have failed, the last with: {error}; mend that and start the run again, or reset it: 'millwright boot retry {id}'"
+                "{MAX_INSTALL_ATTEMPTS} attempts to install boot node {id} have failed, the last with: {error}; mend that and start the run again, or reset it: 'millwright boot retry {id} --comment WHY'"
             );
             Standing::Failed { why }
         }

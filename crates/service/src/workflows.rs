@@ -58,8 +58,9 @@ impl Service {
 
     pub async fn list_workflows(&self, request: &PageRequest) -> Result<Page<BootWorkflow>, Error> {
         let size = request.size()?;
+        let filter = boot_workflow::FILTER.parse(&request.filter)?;
         let after = request.cursor("workflows")?;
-        let items = self.store().read(move |tx| boot_workflow::list(tx, &after, size + 1)).await?;
+        let items = self.store().read(move |tx| boot_workflow::list(tx, &filter, &after, size + 1)).await?;
         Ok(request.page("workflows", items, size, |w| w.id.clone()))
     }
 }

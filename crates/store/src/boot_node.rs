@@ -18,7 +18,7 @@ use domain::{BootNodeId, Error, MacAddress, MachineId, OrderId, Timestamp};
 pub const FILTER: Schema = Schema {
     fields: &[
         Field::text("id"),
-        Field::text("mac_address"),
+        Field::mac("mac_address"),
         Field::one_of(
             "state",
             &[
@@ -41,9 +41,16 @@ pub const FILTER: Schema = Schema {
         Field::text("vendor"),
         Field::text("model"),
         Field::text("serial_number"),
-        Field::text("system_uuid"),
+        Field::lower_case("system_uuid"),
         Field::text("arch"),
+        Field::number("install_attempts"),
+        Field::number("install_progress"),
+        Field::text("last_install_error"),
+        Field::time("state_changed_at"),
         Field::text("machine_id"),
+        Field::text("proposed_machine_id"),
+        Field::time("created_at"),
+        Field::time("last_seen"),
     ],
     labels: false,
 };
@@ -68,7 +75,7 @@ crate::statements! {
     HISTORY = "SELECT sequence, at, from_state, to_state, owner, actor, comment, metadata FROM transitions WHERE subject = $1 AND entity_kind = 'boot_node' ORDER BY sequence DESC LIMIT $2 OFFSET $3";
     HISTORY_TOTAL = "SELECT COUNT(*) FROM transitions WHERE subject = $1 AND entity_kind = 'boot_node'";
     DISCOVERED = "SELECT COUNT(*) FROM boot_nodes WHERE state = 'discovered'";
-    HOLDERS = "SELECT DISTINCT machine_id FROM machine_identifiers WHERE (kind = 'mac' AND value = $1) OR (kind = 'serial_number' AND value = $2) OR (kind = 'system_uuid' AND value IN ($3, $4)) ORDER BY machine_id LIMIT 5";
+    HOLDERS = "SELECT DISTINCT machine_id FROM machine_identifiers WHERE (kind = 'mac' AND value = $1) OR (kind = 'serial_number' AND lower(value) = $2) OR (kind = 'system_uuid' AND value IN ($3, $4)) ORDER BY machine_id LIMIT 5";
 }
 
 macro_rules! lock {
@@ -148,7 +155,14 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, after: &str, limit: usize) -> TxRe
         "serial_number" => "n.serial_number",
         "system_uuid" => "n.system_uuid",
         "arch" => "n.arch",
+        "install_attempts" => "n.install_attempts",
+        "install_progress" => "o.progress",
+        "last_install_error" => "COALESCE(n.last_install_error, '')",
+        "state_changed_at" => "n.state_changed_at",
         "machine_id" => "COALESCE(n.machine_id, '')",
+        "proposed_machine_id" => "COALESCE(n.proposed_machine_id, '')",
+        "created_at" => "n.created_at",
+        "last_seen" => "n.last_seen",
         _ => "NULL",
     });
     let sql = format!("{LIST}{} ORDER BY n.node_id LIMIT {limit}", clause.sql);
@@ -295,7 +309,8 @@ pub fn open_order(tx: &mut Tx<'_>, node: &BootNode, new: &NewOrder, cause: &Caus
 pub fn candidates(tx: &mut Tx<'_>, node: &BootNode) -> TxResult<Vec<MachineId>> {
     let claims = &node.claims;
     let told = |text: &str, tells: bool| if tells { text.to_owned() } else { String::new() };
-    let serial = told(&claims.serial_number, domain::identity::tells(&claims.serial_number));
+    // in whatever case it is written: a label, a firmware and a person do not agree on that
+    let serial = told(&claims.serial_number, domain::identity::tells(&claims.serial_number)).to_ascii_lowercase();
     let uuid = told(&claims.system_uuid, domain::identity::uuid_tells(&claims.system_uuid)).to_ascii_lowercase();
     let swapped = domain::identity::swapped_uuid(&uuid).unwrap_or_default();
     let rows = tx.rows(HOLDERS, params![node.mac.as_str(), serial, uuid, swapped])?;

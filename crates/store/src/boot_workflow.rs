@@ -2,10 +2,31 @@
 
 use crate::db::{Row, Val, params};
 use crate::error::{DbError, TxResult};
+use crate::filter_sql::Where;
 use crate::point::Point;
 use crate::tx::Tx;
 use domain::Timestamp;
 use domain::boot_workflow::BootWorkflow;
+use domain::filter::{Field, Filter, Schema};
+
+/// What workflows can be filtered by.
+pub const FILTER: Schema = Schema {
+    fields: &[
+        Field::text("id"),
+        Field::text("name"),
+        Field::text("kernel"),
+        Field::text("initrd"),
+        Field::text("cmdline"),
+        Field::text("image"),
+        Field::lower_case("image_sha256"),
+        Field::text("arch"),
+        Field::text("boot_mode"),
+        Field::text("disk"),
+        Field::time("created_at"),
+        Field::text("created_by"),
+    ],
+    labels: false,
+};
 
 macro_rules! workflow_columns {
     () => {
@@ -15,7 +36,7 @@ macro_rules! workflow_columns {
 
 crate::statements! {
     GET = concat!("SELECT ", workflow_columns!(), " WHERE workflow_id = $1");
-    LIST = concat!("SELECT ", workflow_columns!(), " WHERE workflow_id > $1 ORDER BY workflow_id LIMIT $2");
+    LIST = concat!("SELECT ", workflow_columns!(), " WHERE workflow_id > $1");
     INSERT = "INSERT INTO boot_workflows(workflow_id, name, kernel, initrd, cmdline, image, image_sha256, arch, boot_mode, template, disk, created_at, created_by) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)";
 }
 
@@ -42,9 +63,26 @@ pub fn by_id(id: &str) -> Point<BootWorkflow> {
 }
 
 /// In order of their ids, after `after`.
-pub fn list(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<BootWorkflow>> {
+pub fn list(tx: &mut Tx<'_>, filter: &Filter, after: &str, limit: usize) -> TxResult<Vec<BootWorkflow>> {
+    let mut clause = Where::new(vec![Val::from(after)]);
+    clause.and(filter, &|field| match field {
+        "id" => "workflow_id",
+        "name" => "name",
+        "kernel" => "kernel",
+        "initrd" => "initrd",
+        "cmdline" => "cmdline",
+        "image" => "image",
+        "image_sha256" => "image_sha256",
+        "arch" => "arch",
+        "boot_mode" => "boot_mode",
+        "disk" => "disk",
+        "created_at" => "created_at",
+        "created_by" => "created_by",
+        _ => "NULL",
+    });
+    let sql = format!("{LIST}{} ORDER BY workflow_id LIMIT {limit}", clause.sql);
     let now = tx.now();
-    Ok(tx.rows(LIST, params![after, limit])?.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
+    Ok(tx.rows(&sql, &clause.params)?.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
 }
 
 pub fn insert(tx: &mut Tx<'_>, w: &BootWorkflow) -> TxResult<()> {

@@ -44,6 +44,11 @@ impl Where {
                 let p = self.param(value.as_str());
                 format!("({} = {p})", column(field))
             }
+            Filter::Ordered { field, order, value } => {
+                let (p, column) = (self.param(*value), column(field));
+                // never unknown: NOT of it means all the others
+                format!("({column} IS NOT NULL AND {column} {} {p})", order.sign())
+            }
             Filter::Label { key, value } => {
                 let (k, v) = (self.param(key.as_str()), self.param(value.as_str()));
                 format!(

@@ -14,10 +14,15 @@ use domain::{Error, FindingId, Timestamp};
 /// What findings can be filtered by.
 pub const FILTER: Schema = Schema {
     fields: &[
+        Field::text("id"),
+        // as it was called first
         Field::text("finding_id"),
         Field::text("kind"),
         Field::text("subject"),
         Field::one_of("state", &["open", "acknowledged", "resolved"]),
+        Field::time("first_seen"),
+        Field::time("last_seen"),
+        Field::text("handled_by"),
     ],
     labels: false,
 };
@@ -87,10 +92,13 @@ pub fn unresolved(tx: &mut Tx<'_>, subject: &str) -> TxResult<Vec<Finding>> {
 pub fn list(tx: &mut Tx<'_>, filter: &Filter, after: &str, limit: usize) -> TxResult<Vec<Finding>> {
     let mut clause = Where::new(vec![Val::from(after)]);
     clause.and(filter, &|field| match field {
-        "finding_id" => "finding_id",
+        "id" | "finding_id" => "finding_id",
         "kind" => "kind",
         "subject" => "subject",
         "state" => "state",
+        "first_seen" => "first_seen",
+        "last_seen" => "last_seen",
+        "handled_by" => "handled_by",
         _ => "NULL",
     });
     let sql = format!("{LIST}{} ORDER BY finding_id LIMIT {limit}", clause.sql);

@@ -170,6 +170,8 @@ const MIGRATIONS: &[&[&str]] = &[&[
         message TEXT NOT NULL, first_seen BIGINT NOT NULL, last_seen BIGINT NOT NULL, handled_by TEXT NOT NULL, comment TEXT NOT NULL)",
     "CREATE UNIQUE INDEX findings_by_subject ON findings(subject, kind)",
     "CREATE INDEX findings_by_state ON findings(state, finding_id)",
+    // a machine that boots is looked for by its serial number in whatever case
+    "CREATE INDEX machine_identifiers_folded ON machine_identifiers(kind, lower(value))",
 ]];
 
 /// `{key}`: text compared byte by byte, so that keyset paging has one order on both databases.

@@ -3,6 +3,8 @@
 use crate::db::NewLogRow;
 use crate::error::{DbError, DbFailure, Failure};
 use crate::store::Store;
+use domain::boot_node::BootState;
+use domain::lifecycle::State as _;
 use domain::metric;
 use std::time::Duration;
 
@@ -15,7 +17,16 @@ pub(crate) fn committed(changes: usize, log: &[NewLogRow], took: Duration) {
     for row in log {
         let from = if row.from_state.is_empty() { NEW } else { row.from_state };
         moved(row.entity_kind, from, row.to_state).increment(1);
+        if row.entity_kind == BootState::ENTITY {
+            told(row);
+        }
     }
+}
+
+/// Each move of a boot node, in the program's own log as well: this is where all of them come by, whoever made them.
+fn told(row: &NewLogRow) {
+    let NewLogRow { entity_id, from_state, to_state, trigger, owner, actor, comment, .. } = row;
+    tracing::info!(node = %entity_id, from = %from_state, to = %to_state, %trigger, by = %owner, %actor, comment = ?comment, "a boot node moved");
 }
 
 fn moved(lifecycle: &'static str, from: &'static str, to: &'static str) -> metrics::Counter {

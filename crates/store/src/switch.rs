@@ -10,9 +10,12 @@ crate::statements! {
     GET = "SELECT set_by, reason, at FROM switches WHERE name = $1";
     SET = "INSERT INTO switches(name, set_by, reason, at) VALUES ($1, $2, $3, $4) ON CONFLICT (name) DO NOTHING";
     CLEAR = "DELETE FROM switches WHERE name = $1";
+    REMEMBER = "INSERT INTO switches(name, set_by, reason, at) VALUES ($1, '', '', $2) ON CONFLICT (name) DO UPDATE SET at = $2";
 }
 
 const FREEZE: &str = "freeze";
+/// When the last freeze ended: what could not happen meanwhile is nobody's silence.
+const THAWED: &str = "thawed";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Freeze {
@@ -35,8 +38,16 @@ pub fn freeze(tx: &mut Tx<'_>, by: &str, reason: &str) -> TxResult<()> {
     Ok(())
 }
 
+/// When the last freeze ended, if there was one.
+pub fn thawed(tx: &mut Tx<'_>) -> TxResult<Option<Timestamp>> {
+    Ok(tx.row(GET, params![THAWED])?.map(|row| row.time(2)).transpose()?)
+}
+
 pub fn unfreeze(tx: &mut Tx<'_>) -> TxResult<()> {
-    tx.exec(CLEAR, params![FREEZE])?;
+    if tx.exec(CLEAR, params![FREEZE])? > 0 {
+        let now = tx.now();
+        tx.exec(REMEMBER, params![THAWED, now])?;
+    }
     tx.signal(Signal::WorkReady);
     Ok(())
 }

@@ -33,6 +33,8 @@ pub struct Fleet {
     /// Beside the simulated one.
     beside: Providers,
     folder: Option<Watched>,
+    /// How to come to a PostgreSQL store.
+    postgres: Option<tokio_postgres::Config>,
 }
 
 impl Fleet {
@@ -58,13 +60,18 @@ impl Fleet {
         let store = Store::open(options, ambient.clone()).expect("the store opens");
         let clock = ambient.clone();
         let sim = Arc::new(SimFleet::in_memory(seed, Arc::new(move || clock.now())));
-        Self { store, sim, ambient, clock: virtual_clock, beside: Providers::default(), folder }
+        let postgres = match options {
+            Options::Postgres(config) => Some((**config).clone()),
+            Options::Sqlite(_) | Options::Memory => None,
+        };
+        Self { store, sim, ambient, clock: virtual_clock, beside: Providers::default(), folder, postgres }
     }
 
     /// Another store in the world of a fleet that is there.
     pub fn over(store: Store, other: &Fleet) -> Self {
         let (clock, beside) = (other.clock.clone(), other.beside.clone());
-        Self { store, sim: other.sim.clone(), ambient: other.ambient.clone(), clock, beside, folder: None }
+        let (folder, postgres) = (None, None);
+        Self { store, sim: other.sim.clone(), ambient: other.ambient.clone(), clock, beside, folder, postgres }
     }
 
     /// So much later, without waiting for it.
@@ -75,6 +82,11 @@ impl Fleet {
     /// The file of an SQLite store.
     pub fn database_file(&self) -> Option<PathBuf> {
         self.folder.as_ref().map(|f| f.path().join("test.db"))
+    }
+
+    /// How to come to a PostgreSQL store past ours, if it is one.
+    pub fn postgres(&self) -> Option<&tokio_postgres::Config> {
+        self.postgres.as_ref()
     }
 
     pub fn providers(&self) -> Providers {

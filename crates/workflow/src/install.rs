@@ -70,7 +70,7 @@ fn way_to_pending(node: &BootNode) -> Result<&'static [BootState], Error> {
         }
         BootState::Installing => "it is being installed; wait for the end of that".to_owned(),
         BootState::Migrating => {
-            format!("it is being moved to other hardware; end that first: 'millwright boot migrate {id} --done'")
+            format!("it is being moved to other hardware; end that first: 'millwright boot migrate {id} --to MAC'")
         }
         BootState::Deprovisioning => "its disks are being erased, and after that it is retired".to_owned(),
         BootState::Retired => "it is retired; register the hardware anew".to_owned(),

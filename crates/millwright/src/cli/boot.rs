@@ -8,7 +8,7 @@ use super::exit::CliError;
 use super::output::{self, Screen, note};
 use super::text::{clean, now};
 use super::{ClientOptions, ListArgs};
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use proto::millwright::v1::{
     BootNode, CreateBootNodeRequest, GetBootNodeHistoryRequest, GetBootNodeRequest, ListBootNodesRequest,
     RetireBootNodeRequest, SetBootNodeStateRequest, SetBootNodeStatesRequest, UpdateBootNodeRequest,
@@ -22,8 +22,11 @@ pub enum BootCommand {
   millwright boot list --filter 'state=discovered'
   millwright boot list --filter 'group=lab AND state=install_failed' -o wide
 
+  millwright boot list --filter 'install_attempts>0 AND state_changed_at<\"2026-11-01T00:00:00Z\"'
+
 Filters: id, mac_address, state, workflow_id, group, hostname, ip_address, vendor, model, serial_number, system_uuid,
-arch, machine_id.")]
+arch, install_attempts, install_progress, last_install_error, state_changed_at, machine_id, proposed_machine_id,
+created_at, last_seen. Numbers and times also by <, <=, > and >=.")]
     List(ListArgs),
     /// Show one boot node: what it is, its order, how far its installation is, the installer's last lines
     #[command(
@@ -54,13 +57,20 @@ One that boots from the network is written down by itself; this is for those tha
     #[command(after_help = "Examples:
   millwright boot assign 52:54:00:12:34:56 --workflow debian-12
   millwright boot assign btn_0198c5… --machine m-1 --hostname web-7
-  millwright boot assign btn_0198c5… --machine ''          (empty: it is no machine's any more)")]
+  millwright boot assign btn_0198c5… --machine ''          (empty: it is no machine's any more)
+  millwright boot assign btn_0198c5… --not-proposed        (it is not the machine that is proposed)")]
+    #[command(group(
+        ArgGroup::new("what").args(["workflow", "group", "hostname", "machine", "not_proposed"]).required(true).multiple(true)
+    ))]
     Assign {
         /// Ids or MAC addresses
         #[arg(value_name = "NODE", required = true)]
         nodes: Vec<String>,
         #[command(flatten)]
         facts: Facts,
+        /// It is not the machine that is proposed
+        #[arg(long)]
+        not_proposed: bool,
         /// Print what would be sent, and change nothing
         #[arg(long)]
         dry_run: bool,
@@ -230,7 +240,9 @@ pub async fn execute(command: BootCommand, options: &ClientOptions) -> Result<()
             output::one(options.output, &node, &node.id, |node| boot_look::sheet(node, Screen::stdout(), now()))
         }
         BootCommand::Register { mac, facts, dry_run } => register(mac, facts, dry_run, options).await,
-        BootCommand::Assign { nodes, facts, dry_run } => assign(&nodes, &facts, dry_run, options).await,
+        BootCommand::Assign { nodes, facts, not_proposed, dry_run } => {
+            assign(&nodes, &facts, not_proposed, dry_run, options).await
+        }
         BootCommand::Approve(args) => approve(args, false, options).await,
         BootCommand::Retry(args) => approve(args, true, options).await,
         BootCommand::Verify(args) => set(args, &Wish::to("active"), options).await,
@@ -269,11 +281,14 @@ async fn register(mac: String, facts: Facts, dry_run: bool, options: &ClientOpti
     done(options, &call(boot.create_boot_node(request)).await?, "registered")
 }
 
-async fn assign(nodes: &[String], facts: &Facts, dry_run: bool, options: &ClientOptions) -> Result<(), CliError> {
+async fn assign(
+    nodes: &[String],
+    facts: &Facts,
+    not_proposed: bool,
+    dry_run: bool,
+    options: &ClientOptions,
+) -> Result<(), CliError> {
     let Facts { workflow, group, hostname, machine } = facts;
-    if [workflow, group, hostname, machine].iter().all(|fact| fact.is_none()) {
-        return Err(CliError::usage("nothing to change was given").hint("millwright boot assign --help"));
-    }
     if nodes.len() > 1 && (hostname.is_some() || machine.is_some()) {
         return Err(CliError::usage("a hostname or a machine belongs to one boot node, and several were given"));
     }
@@ -284,6 +299,7 @@ async fn assign(nodes: &[String], facts: &Facts, dry_run: bool, options: &Client
             group: group.clone(),
             hostname: hostname.clone(),
             machine_id: machine.clone(),
+            proposed_machine_id: not_proposed.then(String::new),
         };
         if dry_run {
             DryRun::new("millwright.v1.BootService/UpdateBootNode", node, &request)?.print(options.output)?;

@@ -18,7 +18,7 @@ pub enum FindingCommand {
   millwright finding list --filter 'kind=IDENTITY_CONFLICT'
   millwright finding list --filter 'state=resolved' -o wide
 
-Filters: finding_id, kind, subject, state.")]
+Filters: id, kind, subject, state, first_seen, last_seen, handled_by.")]
     List(ListArgs),
     /// Show one finding, and what to do about it
     #[command(after_help = "Examples:\n  millwright finding show fnd_0198c5…\n  millwright why fnd_0198c5…")]

@@ -1,6 +1,5 @@
 //! `millwright workflow …`: what an installation boots and writes.
 
-use super::ClientOptions;
 use super::connect::{call, connect};
 use super::dry_run::DryRun;
 use super::exit::{CliError, Exit};
@@ -8,6 +7,7 @@ use super::output::{self, Column, Listed, Screen};
 use super::plan_file::read_as;
 use super::sheet::Sheet;
 use super::text::{clean, dated, now, relative, rfc3339};
+use super::{ClientOptions, ListArgs};
 use clap::Subcommand;
 use domain::boot_workflow::BootWorkflow;
 use proto::millwright::v1::{GetWorkflowRequest, ListWorkflowsRequest, Workflow};
@@ -16,12 +16,12 @@ use std::path::PathBuf;
 #[derive(Subcommand)]
 pub enum WorkflowCommand {
     /// List workflows
-    #[command(after_help = "Examples:\n  millwright workflow list\n  millwright workflow list -o name")]
-    List {
-        /// Stop after this many; all are listed by default
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-        limit: Option<u32>,
-    },
+    #[command(after_help = "Examples:
+  millwright workflow list
+  millwright workflow list --filter 'arch=arm64 AND boot_mode=uefi' -o name
+
+Filters: id, name, kernel, initrd, cmdline, image, image_sha256, arch, boot_mode, disk, created_at, created_by.")]
+    List(ListArgs),
     /// Show one workflow
     #[command(
         after_help = "Examples:\n  millwright workflow show debian-12\n  millwright workflow show debian-12 -o yaml > mine.yaml"
@@ -69,10 +69,11 @@ For administrators: what a workflow boots is root on the fleet.")]
 
 pub async fn execute(command: WorkflowCommand, options: &ClientOptions) -> Result<(), CliError> {
     match command {
-        WorkflowCommand::List { limit } => {
+        WorkflowCommand::List(args) => {
             let boot = connect(options).await?.boot;
-            output::list(options.output, "", limit, async |page_size, page_token| {
-                let page = call(boot.clone().list_workflows(ListWorkflowsRequest { page_size, page_token })).await?;
+            output::list(options.output, &args.filter, args.limit, async |page_size, page_token| {
+                let request = ListWorkflowsRequest { page_size, page_token, filter: args.filter.clone() };
+                let page = call(boot.clone().list_workflows(request)).await?;
                 Ok((page.workflows, page.next_page_token))
             })
             .await

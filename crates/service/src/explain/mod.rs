@@ -9,6 +9,7 @@ mod others;
 mod run;
 
 pub use action::Action;
+pub use boot_node::{BootNodeFacts, of_finding};
 pub use machine::MachineFacts;
 pub use run::RunFacts;
 
@@ -64,7 +65,7 @@ fn explain(tx: &mut Tx<'_>, call: &Call, service: &Service, id: &str) -> TxResul
     if let Some(facts) = run::gather(tx, call, &RunId::from_text(id))? {
         return Ok(facts.explain(call));
     }
-    if let Some(explanation) = boot_node::explain(tx, call, id)? {
+    if let Some(explanation) = boot_node::explain(tx, call, service, id)? {
         return Ok(explanation);
     }
     match others::explain(tx, call, id)? {

@@ -32,10 +32,25 @@ on_both!(pages_of_it_fit_together_and_the_view_says_the_same, |site| {
     site.http.get("/api/v1/nodes/btn_nobody/history").await.refused(404, "BOOT_NODE_NOT_FOUND");
     site.set(&id, &json!({ "state": "migrating", "comment": "new board" })).await.ok();
     assert_eq!(site.history(&id).await[0]["comment"], "new board");
-    if let Some(file) = site.server.fleet.database_file() {
-        let sql = "SELECT to_state || ' ' || triggered_by || ' ' || user_id || ' ' || comment FROM node_state_logs WHERE node_id = ?1 ORDER BY CAST(id AS INTEGER) DESC LIMIT 1";
-        let db = rusqlite::Connection::open(file).expect("opens");
-        let row: String = db.query_row(sql, [&id], |row| row.get(0)).expect("a row");
-        assert_eq!(row, "migrating admin tester new board");
-    }
+    // the same, past us: the view that the documents name
+    let newest = "FROM node_state_logs WHERE node_id = $1 ORDER BY CAST(id AS BIGINT) DESC LIMIT 1";
+    let row: [String; 4] = match (site.server.fleet.database_file(), site.server.fleet.postgres()) {
+        (Some(file), _) => {
+            let db = rusqlite::Connection::open(file).expect("opens");
+            let sql = format!("SELECT to_state, triggered_by, user_id, comment {newest}");
+            let read = |row: &rusqlite::Row<'_>| Ok([row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?]);
+            db.query_row(&sql, [&id], read).expect("a row")
+        }
+        (None, Some(config)) => {
+            let (client, connection) = config.connect(tokio_postgres::NoTls).await.expect("connects");
+            tokio::spawn(async move { drop(connection.await) });
+            let sql = format!("SELECT to_state, triggered_by, user_id, comment, created_at {newest}");
+            let row = client.query_one(&sql, &[&id]).await.expect("a row");
+            let at: std::time::SystemTime = row.get(4);
+            assert!(at > std::time::SystemTime::UNIX_EPOCH, "a point in time, as the database has them");
+            [row.get(0), row.get(1), row.get(2), row.get(3)]
+        }
+        (None, None) => panic!("neither a file nor a server"),
+    };
+    assert_eq!(row, ["migrating", "admin", "tester", "new board"]);
 });

@@ -154,3 +154,18 @@ async fn a_group_that_is_promoted_needs_nobody_to_verify() {
     let expected = [("active", "system"), ("installed", "node_report")].map(|(a, b)| (a.to_owned(), b.to_owned()));
     assert_eq!(last, expected);
 }
+
+on_both!(a_report_with_a_forged_token_is_on_record, |site| {
+    site.installing(MAC).await;
+    let audit = || async {
+        let entries = site.http.get("/api/v1/audit?filter=reason=REPORT_TOKEN_INVALID").await.ok();
+        entries["entries"].as_array().expect("entries").clone()
+    };
+    assert_eq!(audit().await, Vec::<serde_json::Value>::new());
+    let body = json!({ "mac_address": MAC, "installation_status": "complete" });
+    site.report(Some("mwr_forged"), &body).await.refused(401, "REPORT_TOKEN_INVALID");
+    let told = audit().await;
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert_eq!(told[0]["call"], "report", "{told:?}");
+    assert!(!told[0].to_string().contains("mwr_forged"), "what was shown is not kept: {told:?}");
+});

@@ -299,7 +299,11 @@ fn report_token() {
             let service = &plant.site.service;
             let ordered = plant.site.runtime.block_on(service.ordered(&token)).map(|ordered| ordered.node.mac);
             // facts only, but with a token: it must be the machine's own, at whatever age
-            let report = Report { mac: plant.a.mac.clone(), token: Some(token.clone()), ..Report::default() };
+            let report = Report {
+                mac: plant.a.mac.clone(),
+                token: Some(domain::Secret::new(token.clone())),
+                ..Report::default()
+            };
             let reported = plant.site.runtime.block_on(service.report(report, &plant.site.setup));
             let invalid = |e: &Error| e.reason == Reason::ReportTokenInvalid;
             let known = [&plant.a, &plant.b].into_iter().find(|it| it.token == token);

@@ -61,7 +61,7 @@ impl BootSite {
     pub fn token(&self, mac: &str) -> String {
         let request = BootRequest { mac: mac.to_owned(), ..BootRequest::default() };
         let booting = self.runtime.block_on(self.service.boot(&request, &self.setup)).expect("boots");
-        booting.token.expect("an installer")
+        booting.token.expect("an installer").reveal().to_owned()
     }
 
     /// Approved, to be installed by `named`.
@@ -79,7 +79,7 @@ impl BootSite {
 
     /// A report that must count.
     pub fn says(&self, mac: &str, token: &str, status: &str) {
-        let (mac, token, status) = (mac.to_owned(), Some(token.to_owned()), Some(status.to_owned()));
+        let (mac, token, status) = (mac.to_owned(), Some(domain::Secret::new(token)), Some(status.to_owned()));
         let report = Report { mac, token, status, ..Report::default() };
         let told = self.runtime.block_on(self.service.report(report, &self.setup)).expect("reported");
         assert!(told.applied, "{told:?}");
@@ -128,6 +128,7 @@ async fn serve(fleet: &Fleet, setup: BootSetup) -> (Service, [String; 2], String
     service.create_workflow(&admin(), named).await.expect("made");
     let places = boot::script::Places {
         public_url: URL.to_owned(),
+        installer_cmdline: "console=ttyS0".to_owned(),
         installer_kernel: "installer-vmlinuz".to_owned(),
         installer_initrd: "installer-initrd".to_owned(),
     };

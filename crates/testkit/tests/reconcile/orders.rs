@@ -175,7 +175,55 @@ async fn a_freeze_counts_nothing() {
     pass(3 * SILENT_AFTER).await;
     assert_eq!(node(&lab).await.install_attempts, 0);
     lab.fleet.store.write(&caller, "f", switch::unfreeze).await.expect("goes on");
+    // nobody was served meanwhile, so that its silence begins now
+    pass(SILENT_AFTER - Duration::from_secs(60)).await;
+    assert_eq!(node(&lab).await.install_attempts, 0);
     pass(Duration::from_secs(120)).await;
     assert_eq!(node(&lab).await.install_attempts, 1);
     reconciler.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_could_not_boot_during_a_freeze_is_not_found_at_once() {
+    let lab = Lab::new().await;
+    ordered(&lab).await;
+    let caller = Caller::new("test");
+    lab.fleet.store.write(&caller, "f", |tx| switch::freeze(tx, "tester", "")).await.expect("freezes");
+    let reconciler = lab.observe();
+    pass(2 * BOOTS_WITHIN).await;
+    lab.fleet.store.write(&caller, "f", switch::unfreeze).await.expect("goes on");
+    pass(BOOTS_WITHIN - Duration::from_secs(60)).await;
+    assert_eq!(findings(&lab).await, []);
+    pass(Duration::from_secs(120)).await;
+    assert_eq!(findings(&lab).await.len(), 1);
+    reconciler.stop().await;
+}
+
+/// The time by which `why` says that something must have been heard.
+async fn due(lab: &Lab) -> domain::Timestamp {
+    let why = lab.service.explain(&admin(), MAC).await.expect("is explained");
+    let (deadline, left) = (why.deadline.expect("a deadline"), why.seconds_left.expect("seconds"));
+    assert!(left > 0, "in time: {why:?}");
+    deadline
+}
+
+#[tokio::test(start_paused = true)]
+async fn why_counts_as_the_server_does() {
+    let lab = Lab::new().await;
+    let silent_after = Duration::from_secs(120);
+    lab.service.fails_silence_after(silent_after);
+    ordered(&lab).await;
+    let asks = BootRequest { mac: MAC.into(), ..BootRequest::default() };
+    let token = lab.service.boot(&asks, &setup()).await.expect("an answer").token.expect("an installer");
+    says(&lab, token.clone(), "started").await;
+    let heard = node(&lab).await.order.and_then(|o| o.heard_at()).expect("began");
+    assert_eq!(due(&lab).await, heard.plus(silent_after), "as it is set up");
+    // an attempt that takes longer than an order may wait for its first boot, and then fails
+    for _ in 0..=BOOTS_WITHIN.as_secs() / 60 {
+        pass(Duration::from_secs(60)).await;
+        says(&lab, token.clone(), "progress").await;
+    }
+    says(&lab, token, "failed").await;
+    let failed = lab.fleet.ambient.now();
+    assert_eq!(due(&lab).await, failed.plus(BOOTS_WITHIN), "of the attempt that comes, not of the order");
 }

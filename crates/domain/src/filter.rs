@@ -55,6 +55,18 @@ impl Field {
         Self { name, holds: Holds::Time }
     }
 
+    /// A value that it could have, quoted where it must be.
+    pub const fn example(&self) -> &'static str {
+        match self.holds {
+            Holds::Text | Holds::LowerCase => "x",
+            Holds::Words([first, ..]) => first,
+            Holds::Words([]) => "",
+            Holds::Mac => "\"52:54:00:4d:59:01\"",
+            Holds::Number => "1",
+            Holds::Time => "\"2026-01-29T15:10:00Z\"",
+        }
+    }
+
     /// The test that a comparison stands for.
     fn test(&self, comparator: Comparator, value: String) -> Result<Filter, Error> {
         let (field, name) = (self.name, self.name);

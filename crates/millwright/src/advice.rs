@@ -99,6 +99,7 @@ fn every_node() -> Vec<BootNodeFacts> {
                     group: String::new(),
                     claims: Claims::default(),
                     inventory: String::new(),
+                    looks: 0,
                     install_attempts: if failed { 3 } else { 0 },
                     last_install_error: failed.then(|| "no disk".to_owned()),
                     state_changed_at: ago(100),

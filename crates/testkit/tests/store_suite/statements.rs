@@ -51,19 +51,31 @@ async fn every_filterable_field_has_a_column() {
         store
             .read(|tx| {
                 for field in store::machine::FILTER.fields {
-                    let word = field.words.map_or("x", |words| words[0]);
+                    let word = field.example();
                     let filter = store::machine::FILTER.parse(&format!("{}={word}", field.name))?;
                     assert_eq!(store::machine::list(tx, &filter, "", 1)?, []);
                 }
                 for field in store::run::FILTER.fields {
-                    let word = field.words.map_or("x", |words| words[0]);
+                    let word = field.example();
                     let filter = store::run::FILTER.parse(&format!("{}={word}", field.name))?;
                     assert_eq!(store::run::list(tx, &filter, "", 1)?, []);
                 }
                 for field in store::execution::FILTER.fields {
-                    let word = field.words.map_or("x", |words| words[0]);
+                    let word = field.example();
                     let filter = store::execution::FILTER.parse(&format!("{}={word}", field.name))?;
                     assert_eq!(store::execution::list(tx, &filter, "", 1)?, []);
+                }
+                for field in store::boot_node::FILTER.fields {
+                    let filter = store::boot_node::FILTER.parse(&format!("{}={}", field.name, field.example()))?;
+                    assert_eq!(store::boot_node::list(tx, &filter, "", 1)?, []);
+                }
+                for field in store::boot_workflow::FILTER.fields {
+                    let filter = store::boot_workflow::FILTER.parse(&format!("{}={}", field.name, field.example()))?;
+                    assert_eq!(store::boot_workflow::list(tx, &filter, "", 1)?, []);
+                }
+                for field in store::finding::FILTER.fields {
+                    let filter = store::finding::FILTER.parse(&format!("{}={}", field.name, field.example()))?;
+                    assert_eq!(store::finding::list(tx, &filter, "", 1)?, []);
                 }
                 Ok(())
             })

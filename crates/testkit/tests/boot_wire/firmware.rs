@@ -181,6 +181,7 @@ fn ipxe_says_what_the_machine_is_and_does_not_ask_for_ever() {
         bridge().await;
         let places = boot::script::Places {
             public_url: "http://10.77.0.1:8080".to_owned(),
+            installer_cmdline: String::new(),
             installer_kernel: String::new(),
             installer_initrd: String::new(),
         };

@@ -12,7 +12,7 @@ use domain::lifecycle::{Guard, Owner, State as _, Verdict, allowed_next, judge};
 use domain::limits::{COMMENT_MAX, TEXT_MAX};
 use domain::machine::{Machine, Phase, check_text};
 use domain::token::Role;
-use domain::{BootNodeId, Error, MacAddress, MachineId, OrderId, Reason, Timestamp};
+use domain::{BootNodeId, Code, Error, MacAddress, MachineId, OrderId, Reason, Timestamp};
 use serde_json::json;
 use std::sync::Arc;
 use store::boot_node::{self, Move};
@@ -386,6 +386,19 @@ impl Service {
             // a key of its own for each, so that the whole can be repeated
             let call = Arc::new(call.part(id));
             let outcome = self.move_boot_node(&call, BootNodeMove { id: id.clone(), ..change.clone() }).await;
+            if let Err(e) = &outcome
+                && matches!(e.code(), Code::Unavailable | Code::Internal | Code::DeadlineExceeded)
+            {
+                // that nothing could be decided is about the call. What was done is told, the rest is not tried
+                if results.is_empty() {
+                    return Err(e.clone());
+                }
+                let untried = ids.iter().skip(results.len());
+                let untried = untried.map(|id| BootNodeResult { id: id.clone(), outcome: Err(e.clone()) });
+                let untried: Vec<_> = untried.collect();
+                results.extend(untried);
+                return Ok(results);
+            }
             results.push(BootNodeResult { id: id.clone(), outcome });
         }
         Ok(results)

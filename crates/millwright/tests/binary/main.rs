@@ -8,6 +8,7 @@ mod backup;
 mod boot_commands;
 mod boot_machines;
 mod boot_network;
+mod boot_repave;
 mod boot_site;
 mod canaries;
 mod configuration;

@@ -102,7 +102,8 @@ impl Inner {
                 // what an installation has set that nobody has ended is ours to take back, too
                 let left = earlier.as_ref().is_some_and(Installation::sets_boot);
                 // and what a step has set for one boot, on a controller that knows only all of them
-                let for_good = self.boot_asked_for(target, now.boot) == Some(wanted(&now));
+                let asked = self.boot_asked_for(target, now.boot);
+                let for_good = asked.is_some_and(|asked| is_network(asked) && asked.persistent);
                 let state = Begun::Ordering { sets_boot: left || !for_good };
                 let begun = Installation { operation, image, before, state };
                 self.must_remember(target, earlier.as_ref(), &begun, &why).await?;

@@ -138,7 +138,7 @@ impl RedfishVm {
     pub fn boots(&self) -> Vec<String> {
         let said = self.said("booted-from-medium boot=");
         said.into_iter()
-            .filter(|words| words.last().is_some_and(|last| last == UUID))
+            .filter(|words| words.last().is_some_and(|last| last.ends_with(UUID)))
             .map(|words| words[0].clone())
             .collect()
     }

@@ -30,6 +30,8 @@ impl Kind {
     }
 }
 
+/// In the data folder of a server.
+const DATABASE: &str = "millwright.db";
 /// Callers that register the machines.
 const REGISTRARS: usize = 1024;
 /// Every machine is looked at once after it was registered; what takes longer than this hangs.
@@ -150,11 +152,17 @@ impl Ground {
     pub async fn copy(&self, name: &str) -> Outcome<store::Options> {
         match &self.postgres {
             None => {
-                let to = self.folder.path().join(format!("{name}.db"));
-                std::fs::copy(self.database_file(), &to)?;
-                // on disk before anything is measured
-                std::fs::File::open(&to)?.sync_all()?;
-                Ok(store::Options::Sqlite(to))
+                // with what was not carried over into the file itself yet
+                for ending in ["", "-wal"] {
+                    let from = self.launch.data.join(format!("{DATABASE}{ending}"));
+                    let to = self.folder.path().join(format!("{name}.db{ending}"));
+                    if from.is_file() {
+                        std::fs::copy(from, &to)?;
+                        // on disk before anything is measured
+                        std::fs::File::open(&to)?.sync_all()?;
+                    }
+                }
+                Ok(store::Options::Sqlite(self.folder.path().join(format!("{name}.db"))))
             }
             Some((_, config)) => {
                 let from = config.get_dbname().unwrap_or_default();
@@ -217,7 +225,7 @@ impl Ground {
     }
 
     pub fn database_file(&self) -> PathBuf {
-        self.launch.data.join("millwright.db")
+        self.launch.data.join(DATABASE)
     }
 
     pub fn config(&self) -> Option<&Config> {
@@ -246,6 +254,10 @@ fn copy_folder(from: &Path, to: &Path) -> Outcome<()> {
     for entry in std::fs::read_dir(from)? {
         let entry = entry?;
         let copy = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &copy)?;
+            continue;
+        }
         std::fs::copy(entry.path(), &copy)?;
         // on disk before anything is measured
         std::fs::File::open(&copy)?.sync_all()?;

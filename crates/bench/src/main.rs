@@ -4,6 +4,8 @@
 #![allow(clippy::print_stdout, reason = "a program for people, who read what it prints")]
 
 mod bmcs;
+mod boot;
+mod boot_nodes;
 mod carry;
 mod client;
 mod flight;
@@ -16,6 +18,7 @@ mod lists;
 mod naive;
 mod options;
 mod place;
+mod plain_http;
 mod plot;
 mod process;
 mod reads;
@@ -27,6 +30,7 @@ mod waiting;
 mod watching;
 mod writes;
 
+use crate::boot::Fleets;
 use crate::flight::Flight;
 use crate::ground::{Ground, Kind};
 use crate::options::{Options, Section};
@@ -109,7 +113,7 @@ async fn sections(options: &Options, machine: &mut serde_json::Value, report: &m
     let (on_each, on_file) =
         ([Section::Reads, Section::Writes, Section::Runs], [Section::Waiting, Section::Lists, Section::Restart]);
     let some = |sections: &[Section]| sections.iter().any(|s| options.wants(*s));
-    if !some(&on_each) && !some(&on_file) {
+    if !some(&on_each) && !some(&on_file) && !options.wants(Section::Boot) {
         return Ok(());
     }
     println!("seeding");
@@ -125,7 +129,17 @@ async fn sections(options: &Options, machine: &mut serde_json::Value, report: &m
         if kind == Kind::Sqlite {
             // what must not find anything changed comes first
             on_a_file(&sqlite, options, report).await?;
-            on_both(&sqlite.branch("work")?, options, report).await?;
+            if some(&on_each) {
+                on_both(&sqlite.branch("work")?, options, report).await?;
+            }
+        }
+    }
+    if options.wants(Section::Boot) {
+        println!("boot");
+        let fleets = Fleets::new(sqlite).await?;
+        for kind in options.kinds() {
+            println!("{}: boot", kind.name());
+            boot::run(&fleets.on(kind).await?, options, report).await?;
         }
     }
     Ok(())

@@ -23,6 +23,8 @@ pub enum Section {
     Hardware,
     /// Image bytes to 64 readers beside nginx; memory as readers grow
     Images,
+    /// Boot decisions beside the health check, reports beside the store alone, 100,000 boot nodes
+    Boot,
     /// The release binary; with --build also the incremental build
     Size,
 }

@@ -77,7 +77,7 @@ pub async fn run(ground: &Ground, options: &Options, report: &mut Report) -> Out
     server.stop()
 }
 
-async fn checks(server: &Server, clients: &Clients, callers: usize, span: Duration) -> Outcome<Slice> {
+pub async fn checks(server: &Server, clients: &Clients, callers: usize, span: Duration) -> Outcome<Slice> {
     let load = drive(callers, span, |caller| {
         let client = clients.health(caller);
         move || {

@@ -72,6 +72,9 @@ fn query(raw: Option<&str>) -> Vec<(String, String)> {
 }
 
 fn unescaped(text: &str) -> String {
+    if !text.contains('%') {
+        return text.to_owned();
+    }
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&first, more)) = rest.split_first() {

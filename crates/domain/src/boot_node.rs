@@ -181,6 +181,19 @@ pub struct Claims {
 }
 
 impl Claims {
+    /// Whether any of it was not known, or known otherwise. What is not said is no news.
+    pub fn is_news_to(&self, known: &Claims) -> bool {
+        let news = |said: &str, known: &str| !said.is_empty() && said != known;
+        news(&self.hostname, &known.hostname)
+            || news(&self.ip_address, &known.ip_address)
+            || news(&self.vendor, &known.vendor)
+            || news(&self.model, &known.model)
+            || news(&self.serial_number, &known.serial_number)
+            || news(&self.system_uuid, &known.system_uuid)
+            || news(&self.arch, &known.arch)
+            || news(&self.boot_mode, &known.boot_mode)
+    }
+
     /// What was said before, where nothing new was said.
     #[must_use]
     pub fn over(self, before: &Claims) -> Claims {

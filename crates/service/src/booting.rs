@@ -13,7 +13,7 @@ use domain::finding::FindingKind;
 use domain::install_order::{Closing, InstallOrder, OrderTask};
 use domain::install_report::{Effect, Ignored, Said};
 use domain::limits::MESSAGE_MAX;
-use domain::{BootNodeId, Error, FindingId, MacAddress, Reason, Secret};
+use domain::{BootNodeId, Error, FindingId, MacAddress, Reason, Secret, Timestamp};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use store::{Caller, Cause, Tx, TxResult, boot_node, boot_workflow, finding, install_order, switch};
@@ -88,6 +88,9 @@ const SEEN_EVERY: Duration = Duration::from_secs(60);
 
 /// What a stranger says of itself may be anything: what is kept is short, and printable.
 fn kept(text: &str) -> String {
+    if text.len() <= CLAIM_MAX && !text.contains(char::is_control) && text.trim().len() == text.len() {
+        return text.to_owned();
+    }
     text.chars().filter(|c| !c.is_control()).take(CLAIM_MAX).collect::<String>().trim().to_owned()
 }
 
@@ -108,6 +111,10 @@ fn kept_claims(claims: &Claims) -> Claims {
         arch: kept(&claims.arch),
         boot_mode: kept(&claims.boot_mode),
     }
+}
+
+fn seen_recently(node: &BootNode, now: Timestamp) -> bool {
+    node.last_seen.is_some_and(|at| now.since(at) < SEEN_EVERY)
 }
 
 fn caller() -> Caller {
@@ -190,26 +197,24 @@ impl Service {
         }
     }
 
+    /// What it says anew is written before it is answered; that it was heard of is not worth waiting for.
     async fn seen_booting(&self, node: BootNode, claims: &Claims, provider: &str) -> Result<BootNode, Error> {
-        let now = self.now();
-        let said = node.believes(claims);
-        let recently = node.last_seen.is_some_and(|at| now.since(at) < SEEN_EVERY);
-        if said == node.claims && recently {
+        let nothing_new = || !claims.is_news_to(&node.claims) || node.believes(claims) == node.claims;
+        if node.last_seen.is_some() && nothing_new() {
+            if !seen_recently(&node, self.now()) {
+                self.inner.sightings.note(&node.id);
+            }
             return Ok(node);
         }
-        let (id, claims) = (node.id.clone(), claims.clone());
+        let (id, claims) = (node.id, claims.clone());
         let fresh = Fresh::new(self, provider);
         self.store()
             .write(&caller(), id.clone().as_str(), move |tx| {
                 let there = boot_node::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?;
                 let said = there.believes(&claims);
-                if said == there.claims && there.last_seen.is_some() {
-                    boot_node::seen(tx, &id)?;
-                } else {
-                    let heard = BootNode { claims: said, last_seen: Some(tx.now()), ..there.clone() };
-                    let heard = identified(tx, &there, heard, &fresh)?;
-                    boot_node::save(tx, &heard)?;
-                }
+                let heard = BootNode { claims: said, last_seen: Some(tx.now()), ..there.clone() };
+                let heard = identified(tx, &there, heard, &fresh)?;
+                boot_node::save(tx, &heard)?;
                 Ok(tx.point(&boot_node::by_id(&id))?.ok_or_else(|| not_found(id.as_str()))?)
             })
             .await
@@ -301,36 +306,34 @@ impl Service {
         Ok((offered, token))
     }
 
-    /// Whom a token was made for: the node, its order, and whether that order and attempt are still what is under way.
+    /// Whom a token was made for.
     async fn bearer(&self, token: &str) -> Result<(BootNodeId, OrderAttempt), Error> {
-        let invalid = token_invalid;
-        let (order, number) = report_tokens::read(token).ok_or_else(invalid)?;
-        let of = self.store().read({
-            let order = order.clone();
-            move |tx| install_order::node_of(tx, &order)
-        });
-        let id = of.await?.ok_or_else(invalid)?;
-        let attempt = Attempt { node: id.clone(), order: order.clone(), number };
-        if !report_tokens::is_good(self.inner.vault.keys(), token, &attempt) {
-            return Err(invalid());
-        }
-        Ok((id, OrderAttempt { order, number }))
+        let attempt = OrderAttempt::of(token).ok_or_else(token_invalid)?;
+        let id = self.store().point(install_order::node_of(&attempt.order)).await?.ok_or_else(token_invalid)?;
+        if self.made(token, &id, &attempt) { Ok((id, attempt)) } else { Err(token_invalid()) }
+    }
+
+    fn made(&self, token: &str, node: &BootNodeId, of: &OrderAttempt) -> bool {
+        let attempt = Attempt { node: node.clone(), order: of.order.clone(), number: of.number };
+        report_tokens::is_good(self.inner.vault.keys(), token, &attempt)
     }
 
     /// The node whose token this is, retired or not: its last report may come twice. A card that nobody knows is not found,
     /// whatever it shows.
     async fn reporter(&self, token: &str, mac: &MacAddress) -> Result<(BootNode, OrderAttempt), Error> {
         let known = self.store().point(boot_node::by_mac(mac)).await?;
-        let (id, attempt) = match self.bearer(token).await {
-            Ok(bearer) => bearer,
-            Err(_) if known.is_none() => return Err(not_found(mac.as_str())),
-            Err(e) => return Err(e),
-        };
-        let node = self.store().point(boot_node::by_id(&id)).await?.ok_or_else(|| not_found(id.as_str()))?;
-        match known {
-            _ if node.mac == *mac => Ok((node, attempt)),
-            None => Err(not_found(mac.as_str())),
-            Some(_) => Err(token_invalid()),
+        let refused = if known.is_some() { token_invalid() } else { not_found(mac.as_str()) };
+        // it is bound to its node, so that of the one that has the card no order need be looked at
+        if let (Some(node), Some(attempt)) = (known, OrderAttempt::of(token))
+            && self.made(token, &node.id, &attempt)
+        {
+            return Ok((node, attempt));
+        }
+        let Ok((id, attempt)) = self.bearer(token).await else { return Err(refused) };
+        let node = self.store().point(boot_node::by_id(&id)).await?;
+        match node.filter(|node| node.mac == *mac) {
+            Some(node) => Ok((node, attempt)),
+            None => Err(refused),
         }
     }
 
@@ -476,6 +479,13 @@ struct OrderAttempt {
     number: u32,
 }
 
+impl OrderAttempt {
+    /// As the token says it, whoever made that.
+    fn of(token: &str) -> Option<Self> {
+        report_tokens::read(token).map(|(order, number)| Self { order, number })
+    }
+}
+
 fn token_invalid() -> Error {
     Error::new(Reason::ReportTokenInvalid, "this token was not made by this server, or for another machine")
 }
@@ -494,7 +504,9 @@ fn described(
 ) -> TxResult<BootNode> {
     let inventory = inventory.map_or_else(|| node.inventory.clone(), str::to_owned);
     if said == node.claims && inventory == node.inventory {
-        boot_node::seen(tx, &node.id)?;
+        if !seen_recently(&node, tx.now()) {
+            boot_node::seen(tx, [&node.id])?;
+        }
         return Ok(node);
     }
     let now = tx.now();

@@ -31,6 +31,7 @@ mod runs;
 mod sealing;
 mod secret_keys;
 mod sight;
+mod sightings;
 mod standing;
 mod start_run;
 pub mod states;
@@ -41,6 +42,7 @@ mod watch_boot_node;
 mod why;
 mod workflows;
 
+use crate::sightings::Sightings;
 use domain::{Error, Reason, Timestamp};
 use engine::Engine;
 use provider::Providers;
@@ -97,6 +99,7 @@ struct Inner {
     image_bytes: OnceLock<Arc<dyn ImageBytes>>,
     /// After how long without a word an installation has failed; whoever judges that is set up with the same.
     silent_after: OnceLock<Duration>,
+    sightings: Sightings,
     /// For the metrics.
     counted: sight::Counted,
     /// Whoever asks for something new is told to come back: the server is about to stop.
@@ -133,12 +136,14 @@ impl Service {
             vault,
             image_bytes: OnceLock::new(),
             silent_after: OnceLock::new(),
+            sightings: Sightings::default(),
             counted: sight::Counted::default(),
             refusing: CancellationToken::new(),
             closing: CancellationToken::new(),
         };
         let service = Self { inner: Arc::new(inner) };
         tokio::spawn(service.clone().follow_revocations());
+        tokio::spawn(service.clone().write_sightings());
         Ok(service)
     }
 

@@ -71,7 +71,6 @@ crate::statements! {
     INSERT = "INSERT INTO boot_nodes(node_id, mac_address, state, version, workflow_id, failed_workflow_id, device_group, hostname, ip_address, vendor, model, serial_number, system_uuid, arch, inventory, install_attempts, state_changed_at, machine_id, proposed_machine_id, created_at, last_seen, boot_mode, looks) VALUES ($1, $2, 'discovered', 1, $3, '', $4, $5, $6, $7, $8, $9, $10, $11, '', 0, $12, $13, $14, $12, $15, $16, 0)";
     UPDATE = "UPDATE boot_nodes SET version = version + 1, state = $3, workflow_id = $4, failed_workflow_id = $5, device_group = $6, hostname = $7, ip_address = $8, vendor = $9, model = $10, serial_number = $11, system_uuid = $12, arch = $13, inventory = $14, install_attempts = $15, last_install_error = $16, state_changed_at = $17, machine_id = $18, proposed_machine_id = $19, last_seen = $20, order_id = $21, mac_address = $22, boot_mode = $23 WHERE node_id = $1 AND version = $2";
     LOOKED = "UPDATE boot_nodes SET looks = looks + 1 WHERE node_id = $1";
-    SEEN = "UPDATE boot_nodes SET last_seen = $2 WHERE node_id = $1";
     HISTORY = "SELECT sequence, at, from_state, to_state, owner, actor, comment, metadata FROM transitions WHERE subject = $1 AND entity_kind = 'boot_node' ORDER BY sequence DESC LIMIT $2 OFFSET $3";
     HISTORY_TOTAL = "SELECT COUNT(*) FROM transitions WHERE subject = $1 AND entity_kind = 'boot_node'";
     DISCOVERED = "SELECT COUNT(*) FROM boot_nodes WHERE state = 'discovered'";
@@ -86,7 +85,18 @@ macro_rules! lock {
 
 const LOCK: Pair = Pair { sqlite: lock!(), postgres: concat!(lock!(), " FOR UPDATE") };
 
-pub(crate) const PAIRS: &[(&str, Pair)] = &[("LOCK", LOCK)];
+macro_rules! seen {
+    ($ids:literal) => {
+        concat!("UPDATE boot_nodes SET last_seen = $1 WHERE node_id IN (", $ids, ")")
+    };
+}
+
+const SEEN: Pair = Pair {
+    sqlite: seen!("SELECT value FROM json_each($2)"),
+    postgres: seen!("SELECT jsonb_array_elements_text($2::text::jsonb)"),
+};
+
+pub(crate) const PAIRS: &[(&str, Pair)] = &[("LOCK", LOCK), ("SEEN", SEEN)];
 
 fn read(row: &Row, _: Timestamp) -> Result<BootNode, DbError> {
     Ok(BootNode {
@@ -268,10 +278,11 @@ pub fn looked(tx: &mut Tx<'_>, id: &BootNodeId) -> TxResult<()> {
     Ok(())
 }
 
-/// It was heard of. No news but the time, so nobody's version is raised.
-pub fn seen(tx: &mut Tx<'_>, id: &BootNodeId) -> TxResult<()> {
-    let now = tx.now();
-    tx.exec(SEEN, params![id.as_str(), now])?;
+/// They were heard of. No news but the time, so nobody's version is raised.
+pub fn seen<'a>(tx: &mut Tx<'_>, ids: impl IntoIterator<Item = &'a BootNodeId>) -> TxResult<()> {
+    let ids: Vec<&str> = ids.into_iter().map(BootNodeId::as_str).collect();
+    let (now, sql) = (tx.now(), SEEN.get(tx.dialect()));
+    tx.exec(sql, params![now, codec::to_json(&ids)])?;
     Ok(())
 }
 

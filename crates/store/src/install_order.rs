@@ -1,8 +1,9 @@
 //! Install orders in the store: at most one is open for a boot node.
 
 use crate::codec;
-use crate::db::{Row, params};
+use crate::db::{Row, Val, params};
 use crate::error::{DbError, Failure, TxResult};
+use crate::point::Point;
 use crate::transition::{Cause, Moved, Transition};
 use crate::tx::Tx;
 use domain::boot_node::BootNode;
@@ -137,8 +138,9 @@ pub fn open_nodes(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<Bo
 }
 
 /// The node that an order is for.
-pub fn node_of(tx: &mut Tx<'_>, order: &OrderId) -> TxResult<Option<BootNodeId>> {
-    Ok(tx.row(NODE_OF, params![order.as_str()])?.map(|row| row.string(0).map(BootNodeId::from_text)).transpose()?)
+pub fn node_of(order: &OrderId) -> Point<BootNodeId> {
+    let read = |row: &Row, _| Ok(BootNodeId::from_text(row.string(0)?));
+    Point { sql: NODE_OF, params: vec![Val::from(order.as_str())], read }
 }
 
 /// The node that a run has ordered to be installed, if it has.

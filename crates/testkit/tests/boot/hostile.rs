@@ -103,7 +103,7 @@ on_both!(an_error_is_one_line_of_text_whatever_was_sent, |site| {
     let node = site.node(&id).await;
     let kept = node["last_install_error"].as_str().expect("an error");
     assert!(kept.starts_with("no  disk  [31mred") && kept.len() <= 1024 + "…".len(), "{kept}");
-    assert_eq!(node["order"]["log_tail"], "abc\n\n");
+    assert_eq!(node["order"]["log_tail"], format!("abc\n\n[attempt 1 has failed: {kept}]\n"));
     assert_eq!(node["hostname"], "ab");
 });
 
@@ -153,15 +153,20 @@ async fn no_claim_becomes_an_option_of_a_kernel_or_a_command_of_ipxe() {
     }
     let named = json!({ "id": "named", "kernel": "vmlinuz", "cmdline": "s=${serial} v=${vendor}" });
     site.http.post("/api/v1/workflows", &named).await.ok();
-    site.script(&format!("mac={MAC}")).await;
-    site.patch(MAC, &json!({ "workflow_id": "named" })).await.ok();
-    site.moved(MAC, "pending").await;
-    for claim in ["%26%26", "init=/bin/sh", "x%20%7C%7C%20shell", "%24%7Bmac%7D", "%23", ";"] {
-        let script = site.script(&format!("mac={MAC}&serial={claim}&vendor={claim}")).await;
+    let hostile = ["%26%26", "init=/bin/sh", "x%20%7C%7C%20shell", "%24%7Bmac%7D", "%23", ";", "A/B"];
+    for (n, claim) in hostile.into_iter().enumerate() {
+        let mac = format!("52:54:00:4d:60:{n:02x}");
+        site.script(&format!("mac={mac}&serial={claim}&vendor={claim}")).await;
+        site.patch(&mac, &json!({ "workflow_id": "named" })).await.ok();
+        site.moved(&mac, "pending").await;
+        let script = site.script(&format!("mac={mac}")).await;
         assert!(!script.contains("kernel") && script.contains("sleep"), "{claim}: {script}");
     }
-    let script = site.script(&format!("mac={MAC}&serial=S-1&vendor=A/B")).await;
-    assert!(script.contains(" s=S-1 v=A/B millwright.url="), "{script}");
+    site.script(&format!("mac={MAC}&serial=S-1&vendor=A.B")).await;
+    site.patch(MAC, &json!({ "workflow_id": "named" })).await.ok();
+    site.moved(MAC, "pending").await;
+    let script = site.script(&format!("mac={MAC}")).await;
+    assert!(script.contains(" s=S-1 v=A.B millwright.url="), "{script}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

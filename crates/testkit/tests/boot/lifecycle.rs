@@ -1,7 +1,7 @@
 //! Ten states, their moves, and who makes them.
 
 use crate::on_both;
-use crate::site::MAC;
+use crate::site::{MAC, until};
 use domain::boot_node::BootState;
 use domain::lifecycle::{Owner, State as _, allowed_next};
 use serde_json::{Value, json};
@@ -134,17 +134,6 @@ on_both!(a_reset_needs_force_and_another_workflow_or_a_word, |site| {
     site.set(&id, &json!({ "state": "active", "force": true })).await.refused(409, "ILLEGAL_TRANSITION");
 });
 
-/// Waits for a condition; bounded, and not a verdict about time.
-async fn until<F: Future<Output = bool>>(what: &str, so: impl Fn() -> F) {
-    for _ in 0..600 {
-        if so().await {
-            return;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
-    panic!("never happened: {what}");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_in_use_keeps_its_boot_node() {
     let site = crate::site::Site::new().await;
@@ -274,7 +263,12 @@ async fn what_an_approved_machine_is_does_not_change_by_what_anybody_says() {
     let site = crate::site::Site::new().await;
     site.script(&format!("mac={MAC}&serial=S-1")).await;
     let id = site.approved(MAC).await;
-    site.script(&format!("mac={MAC}&serial=S-2&arch=x86_64")).await;
+    // the card in another machine: no installer follows it, and somebody is told
+    let script = site.script(&format!("mac={MAC}&serial=S-2")).await;
+    assert!(script.contains("S-2, not S-1") && !script.contains("token"), "{script}");
+    let findings = site.http.get("/api/v1/admin/findings").await.ok();
+    assert_eq!(findings["findings"][0]["kind"], "IDENTITY_CONFLICT", "{findings}");
+    site.script(&format!("mac={MAC}&arch=x86_64")).await;
     site.report(None, &json!({ "mac_address": MAC, "serial_number": "S-3", "hostname": "web-7" })).await.ok();
     let node = site.node(&id).await;
     assert_eq!((&node["serial_number"], &node["arch"]), (&json!("S-1"), &json!("x86_64")), "{node}");

@@ -149,3 +149,14 @@ impl Site {
         rows.iter().rev().map(read).collect()
     }
 }
+
+/// Waits for a condition; bounded, and not a verdict about time.
+pub async fn until<F: Future<Output = bool>>(what: &str, so: impl Fn() -> F) {
+    for _ in 0..600 {
+        if so().await {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("never happened: {what}");
+}

@@ -79,7 +79,8 @@ impl BootNodeFacts {
             expected: expected(node.state).to_owned(),
             next_try: None,
             attempt: order.map(|order| order.attempt),
-            attempts_left: order.map(|_| MAX_INSTALL_ATTEMPTS.saturating_sub(node.install_attempts)),
+            // beside the one that is under way
+            attempts_left: order.map(|_| MAX_INSTALL_ATTEMPTS.saturating_sub(node.install_attempts + 1)),
             deadline,
             seconds_left: deadline.map(|at| seconds_until(at, self.now)),
             held_by: order

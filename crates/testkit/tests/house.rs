@@ -45,7 +45,22 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("boot", &["domain", "service", "api"]),
     ("millwright", EVERYTHING),
     ("testkit", EVERYTHING),
-    ("bench", &["domain", "proto", "store", "provider", "reconcile", "api", "sim", "datacenter", "boot", "testkit"]),
+    (
+        "bench",
+        &[
+            "domain",
+            "proto",
+            "store",
+            "provider",
+            "workflow",
+            "reconcile",
+            "api",
+            "sim",
+            "datacenter",
+            "boot",
+            "testkit",
+        ],
+    ),
 ];
 
 fn manifest(name: &str) -> String {

@@ -53,7 +53,7 @@ pub fn options() -> Options {
 
 /// For what never answers.
 pub fn impatient() -> Options {
-    Options { call_timeout: Duration::from_secs(3), connect_timeout: Duration::from_secs(1), ..options() }
+    Options { call_timeout: Duration::from_secs(8), connect_timeout: Duration::from_secs(1), ..options() }
 }
 
 pub fn cluster() -> &'static Kubernetes {

@@ -227,7 +227,7 @@ async fn nothing_is_overwritten_on_a_machine_that_nobody_knows() {
     unknown.spec.system_uuid = String::new();
     for image in [MEDIA_IMAGE, SCRIPT_IMAGE] {
         let no = g.dc.install(&unknown, image, "", &op).await;
-        refused(no, Reason::WrongMachine, &["neither serial number nor system UUID", "--discover"]);
+        refused(no, Reason::WrongMachine, &["neither serial number nor system UUID", "machine update"]);
     }
     // the record knows, and what is there does not say
     is_machine(g.host(), "", "");

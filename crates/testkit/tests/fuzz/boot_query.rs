@@ -6,7 +6,7 @@
 
 use crate::boot_site::{BootSite, URL};
 use crate::wire::of_rest;
-use domain::boot_node::BootNode;
+use domain::boot_node::{BootNode, BootState};
 use testkit::fuzz::{Fuzz, Verdict};
 
 /// To be installed by a workflow whose command line has all of its claims.
@@ -155,8 +155,9 @@ impl Claimed {
             if name == "uuid" {
                 said.make_ascii_lowercase();
             }
-            // what says nothing leaves what was known
-            if !said.trim().is_empty() && kept != said.trim() {
+            // what says nothing leaves what was known, and who an approved machine is does not change by what is said
+            let free = node.state == BootState::Discovered;
+            if free && !said.trim().is_empty() && kept != said.trim() {
                 return Err(format!("{name} was said to be {said:?} and is kept as {kept:?}"));
             }
         }

@@ -100,24 +100,11 @@ fn bring(tx: &mut Tx<'_>, new: &New) -> TxResult<()> {
     let now: Timestamp = tx.now();
     let mac = MacAddress::from_text(mac(new.n));
     let fresh = BootNode {
-        id: new.id.clone(),
-        mac: mac.clone(),
-        state: BootState::Discovered,
-        version: 1,
         workflow_id: WORKFLOW.to_owned(),
-        failed_workflow_id: String::new(),
-        group: String::new(),
         claims: claims(new.n),
-        inventory: String::new(),
-        looks: 0,
-        install_attempts: 0,
-        last_install_error: None,
-        state_changed_at: now,
         machine_id: Some(MachineId::from_text(id(new.n))),
-        proposed_machine_id: None,
-        created_at: now,
         last_seen: Some(now.minus(LONG)),
-        order: None,
+        ..BootNode::new(new.id.clone(), mac.clone(), now)
     };
     let found = boot_node::insert(tx, &fresh, &Cause::node(mac.as_str(), BOOTED, ""))?;
     let by = Cause::operator("bench", SET_STATE, "");
@@ -135,7 +122,11 @@ fn bring(tx: &mut Tx<'_>, new: &New) -> TxResult<()> {
     let ordered = install::order(tx, &approved, &order, &by)?;
     let to = state(new.n);
     if to == BootState::Pending {
-        return Ok(());
+        // it was given its installer before, and came to nothing with it
+        return match &ordered.order {
+            Some(order) => install_order::save(tx, &InstallOrder { offered_at: Some(now), ..order.clone() }),
+            None => Ok(()),
+        };
     }
     let (begun, _) = install::report(tx, &ordered, 1, &told(Said::Started, &new.finding))?;
     let (installed, _) = install::report(tx, &begun, 1, &told(Said::Complete, &new.finding))?;

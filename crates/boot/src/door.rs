@@ -161,14 +161,20 @@ async fn boot(State(door): State<Arc<Door>>, RawQuery(raw): RawQuery, request: R
     match door.decide(&asks).await {
         Ok((booting, image)) => {
             let (serve, workflow) = (&booting.serve, booting.workflow.as_ref().map(|workflow| (workflow, &image)));
-            tracing::info!(node = %booting.node.id, mac = %booting.node.mac, ?serve, "a machine boots");
-            served(match serve {
-                Serve::LocalDisk { .. } => "disk",
-                Serve::Discover => "discover",
-                Serve::Installer { .. } => "installer",
-                Serve::Wait { .. } | Serve::AttemptLost => "wait",
-                Serve::Error { .. } => "error",
-            });
+            let (what, is_news) = match serve {
+                Serve::LocalDisk { .. } => ("disk", false),
+                Serve::Discover => ("discover", true),
+                Serve::Installer { .. } => ("installer", true),
+                Serve::Wait { .. } | Serve::AttemptLost => ("wait", false),
+                Serve::Error { .. } => ("error", true),
+            };
+            served(what);
+            // a fleet that boots from its disks, or waits and asks again, would bury what happens to the others
+            if is_news {
+                tracing::info!(node = %booting.node.id, mac = %booting.node.mac, ?serve, "a machine boots");
+            } else {
+                tracing::debug!(node = %booting.node.id, mac = %booting.node.mac, ?serve, "a machine boots");
+            }
             let token = booting.token.as_ref().map(Secret::reveal);
             text(StatusCode::OK, script::script(&door.places, &booting.node, serve, workflow, token, polls))
         }

@@ -208,7 +208,6 @@ fn installer(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use domain::boot_node::{BootState, Claims};
     use domain::{BootNodeId, MacAddress, Timestamp};
 
     fn places() -> Places {
@@ -221,27 +220,8 @@ mod tests {
     }
 
     fn node() -> BootNode {
-        let then = Timestamp::from_micros(0);
-        BootNode {
-            id: BootNodeId::from_text("btn_1"),
-            mac: MacAddress::from_text("52:54:00:4d:59:01"),
-            state: BootState::Discovered,
-            version: 1,
-            workflow_id: String::new(),
-            failed_workflow_id: String::new(),
-            group: String::new(),
-            claims: Claims::default(),
-            inventory: String::new(),
-            looks: 0,
-            install_attempts: 0,
-            last_install_error: None,
-            state_changed_at: then,
-            machine_id: None,
-            proposed_machine_id: None,
-            created_at: then,
-            last_seen: None,
-            order: None,
-        }
+        let (id, mac) = (BootNodeId::from_text("btn_1"), MacAddress::from_text("52:54:00:4d:59:01"));
+        BootNode::new(id, mac, Timestamp::from_micros(0))
     }
 
     /// What a script asks next, if it does not end at the disk: the number behind `name`.

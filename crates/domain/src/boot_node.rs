@@ -280,6 +280,30 @@ pub struct BootNode {
 }
 
 impl BootNode {
+    /// One that has just come to be.
+    pub fn new(id: BootNodeId, mac: MacAddress, now: Timestamp) -> Self {
+        Self {
+            id,
+            mac,
+            state: Discovered,
+            version: 1,
+            workflow_id: String::new(),
+            failed_workflow_id: String::new(),
+            group: String::new(),
+            claims: Claims::default(),
+            inventory: String::new(),
+            looks: 0,
+            install_attempts: 0,
+            last_install_error: None,
+            state_changed_at: now,
+            machine_id: None,
+            proposed_machine_id: None,
+            created_at: now,
+            last_seen: None,
+            order: None,
+        }
+    }
+
     /// The order that is open, if one is.
     pub fn open_order(&self) -> Option<&InstallOrder> {
         self.order.as_ref().filter(|order| order.is_open())

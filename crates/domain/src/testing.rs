@@ -1,6 +1,6 @@
 //! Values that several tests of this crate begin with.
 
-use crate::boot_node::{BootNode, BootState, Claims};
+use crate::boot_node::{BootNode, BootState};
 use crate::id::{BootNodeId, OrderId};
 use crate::install_order::{InstallOrder, OrderState, OrderTask};
 use crate::mac::MacAddress;
@@ -35,24 +35,6 @@ pub(crate) fn order(task: OrderTask, attempt: u32, started: bool) -> InstallOrde
 }
 
 pub(crate) fn node(state: BootState) -> BootNode {
-    BootNode {
-        id: BootNodeId::from_text("btn_1"),
-        mac: MacAddress::from_text("52:54:00:4d:59:01"),
-        state,
-        version: 1,
-        workflow_id: "w".into(),
-        failed_workflow_id: String::new(),
-        group: String::new(),
-        claims: Claims::default(),
-        inventory: String::new(),
-        looks: 0,
-        install_attempts: 0,
-        last_install_error: None,
-        state_changed_at: THEN,
-        machine_id: None,
-        proposed_machine_id: None,
-        created_at: THEN,
-        last_seen: None,
-        order: None,
-    }
+    let (id, mac) = (BootNodeId::from_text("btn_1"), MacAddress::from_text("52:54:00:4d:59:01"));
+    BootNode { state, workflow_id: "w".into(), ..BootNode::new(id, mac, THEN) }
 }

@@ -6,7 +6,7 @@
 use crate::Arguments;
 use clap::Parser as _;
 use clap::error::ErrorKind;
-use domain::boot_node::{BootNode, BootState, Claims};
+use domain::boot_node::{BootNode, BootState};
 use domain::finding::{Finding, FindingKind, FindingState};
 use domain::install_order::{Closing, InstallOrder, OrderState, OrderTask};
 use domain::lifecycle::State as _;
@@ -89,25 +89,18 @@ fn every_node() -> Vec<BootNodeFacts> {
         for order in orders() {
             for (assigned, proposed, frozen, failed) in (0..16).map(|i| (i & 1 > 0, i & 2 > 0, i & 4 > 0, i & 8 > 0)) {
                 let workflow_id = if assigned { "w" } else { "" };
+                let (id, mac) = (BootNodeId::from_text("btn_1"), MacAddress::from_text("52:54:00:4d:59:01"));
                 let node = BootNode {
-                    id: BootNodeId::from_text("btn_1"),
-                    mac: MacAddress::from_text("52:54:00:4d:59:01"),
                     state: *state,
-                    version: 1,
                     workflow_id: workflow_id.into(),
                     failed_workflow_id: if failed { workflow_id.into() } else { String::new() },
-                    group: String::new(),
-                    claims: Claims::default(),
-                    inventory: String::new(),
-                    looks: 0,
                     install_attempts: if failed { 3 } else { 0 },
                     last_install_error: failed.then(|| "no disk".to_owned()),
                     state_changed_at: ago(100),
-                    machine_id: None,
                     proposed_machine_id: proposed.then(|| MachineId::from_text("rack-1")),
-                    created_at: ago(200),
                     last_seen: Some(ago(50)),
                     order: order.clone(),
+                    ..BootNode::new(id, mac, ago(200))
                 };
                 all.push(BootNodeFacts {
                     node,

@@ -12,7 +12,7 @@ use domain::lifecycle::{Guard, Owner, State as _, Verdict, allowed_next, judge};
 use domain::limits::{COMMENT_MAX, TEXT_MAX};
 use domain::machine::{Machine, Phase, check_text};
 use domain::token::Role;
-use domain::{BootNodeId, Code, Error, MacAddress, MachineId, OrderId, Reason, Timestamp};
+use domain::{BootNodeId, Code, Error, MacAddress, MachineId, OrderId, Reason};
 use serde_json::json;
 use std::sync::Arc;
 use store::boot_node::{self, Move};
@@ -264,7 +264,7 @@ impl Service {
                 return Err(Error::new(Reason::IdentityTaken, message).with("node_id", there.id.as_str()).into());
             }
             check_workflow(tx, &new.workflow_id)?;
-            let fresh = fresh(&id, &mac, tx.now());
+            let fresh = BootNode::new(id.clone(), mac.clone(), tx.now());
             let claims = Claims { hostname: new.hostname.clone(), ..Claims::default() };
             let node = BootNode { workflow_id: new.workflow_id.clone(), group: new.group.clone(), claims, ..fresh };
             let node = match new.machine_id.as_str() {
@@ -419,30 +419,6 @@ impl Service {
         let limit = usize::try_from(limit).unwrap_or(1);
         let node = self.get_boot_node(id).await?;
         self.store().read(move |tx| boot_node::history(tx, &node.id, limit, offset)).await
-    }
-}
-
-/// A node that has just come to be.
-pub(crate) fn fresh(id: &BootNodeId, mac: &MacAddress, now: Timestamp) -> BootNode {
-    BootNode {
-        id: id.clone(),
-        mac: mac.clone(),
-        state: BootState::Discovered,
-        version: 1,
-        workflow_id: String::new(),
-        failed_workflow_id: String::new(),
-        group: String::new(),
-        claims: Claims::default(),
-        inventory: String::new(),
-        looks: 0,
-        install_attempts: 0,
-        last_install_error: None,
-        state_changed_at: now,
-        machine_id: None,
-        proposed_machine_id: None,
-        created_at: now,
-        last_seen: None,
-        order: None,
     }
 }
 

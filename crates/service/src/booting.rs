@@ -2,7 +2,7 @@
 //! has an account; whoever serves an installer's bytes has made a token for that one attempt.
 
 use crate::boot_identity::{Fresh, conflicts, identified, linked};
-use crate::boot_nodes::{fresh, mac_of, not_found};
+use crate::boot_nodes::{mac_of, not_found};
 use crate::report_tokens::{self, Attempt};
 use crate::{Service, workflows};
 use domain::boot_decision::{Serve, Setup, decide, held_back};
@@ -235,7 +235,7 @@ impl Service {
                     return Err(Error::new(Reason::LimitReached, message).into());
                 }
                 let now = tx.now();
-                let node = BootNode { claims: claims.clone(), last_seen: Some(now), ..fresh(&id, &mac, now) };
+                let node = BootNode { claims: claims.clone(), last_seen: Some(now), ..BootNode::new(id.clone(), mac.clone(), now) };
                 let (node, conflict) = linked(tx, node, &fresh_ids)?;
                 let node = boot_node::insert(tx, &node, &Cause::node(mac.as_str(), BOOTED, ""))?;
                 if let Some(why) = conflict {
@@ -410,8 +410,13 @@ impl Service {
             }
             Effect::Nothing(why) => (false, why.as_str()),
         };
-        let state = domain::lifecycle::State::as_str(node.state);
-        tracing::info!(node = %node.id, mac = %node.mac, said = said.map_or("", Said::as_str), applied, reason, state, "a machine has reported");
+        let (said, state) = (said.map_or("", Said::as_str), domain::lifecycle::State::as_str(node.state));
+        // every installation says every two seconds how far it is
+        if let Effect::Progresses(percent) = effect {
+            tracing::debug!(node = %node.id, mac = %node.mac, percent, "an installation goes on");
+        } else {
+            tracing::info!(node = %node.id, mac = %node.mac, said, applied, reason, state, "a machine has reported");
+        }
         Ok(Reported { applied, state, reason })
     }
 

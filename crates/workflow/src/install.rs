@@ -194,7 +194,8 @@ pub fn report(tx: &mut Tx<'_>, node: &BootNode, attempt: u32, told: &Told) -> Tx
             let on = InstallOrder { started_at, last_report_at: Some(now), progress: Some(percent), ..order };
             install_order::save(tx, &on)?;
             tx.signal(store::Signal::BootNodeChanged(node.id.clone()));
-            again(tx, &node)?
+            let order = InstallOrder { version: on.version + 1, ..on };
+            BootNode { order: Some(order), ..node.clone() }
         }
         Effect::Completes => complete(tx, &node, &order, &told)?,
         Effect::Fails(_) => fail_attempt(tx, &node, &told.error, &told.finding, &by(domain::boot_node::FAILED))?,

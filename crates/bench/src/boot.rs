@@ -205,7 +205,7 @@ async fn decisions(fleet: &Ground, many: &Site, few: &Site, options: &Options, r
     for callers in CALLERS {
         let what = format!("boot decisions, {callers} callers, {FEW} of {stored} nodes again and again");
         let mut beside_health = Pair::new(fleet, &what, health, Goal::AtLeast(0.5), Goal::None);
-        let mut beside_standard = Pair::new(fleet, &what, standard, Goal::None, Goal::None);
+        let mut beside_standard = Pair::new(fleet, &what, standard, Goal::AtLeast(0.5), Goal::None);
         let against = format!("with {FEW} nodes stored");
         let mut beside_few = Pair::new(fleet, &what, &against, Goal::None, Goal::AtMost(FLAT));
         for _ in 0..options.slices() {

@@ -2,7 +2,7 @@
 //! choice. Gone when dropped or when the test process ends, however it ends.
 //!
 //! ```text
-//! let _turn = qemu::turn();                                       one machine at a time: they are slow enough alone
+//! let _turn = qemu::turn();                                       two machines at a time: they are slow enough so
 //! let mut machine = Plan::new("52:54:00:4d:00:01").disk(Disk::virtio(&file, "SERIAL")).kernel(&vmlinuz, &initrd, "…").start();
 //! machine.wait_for_line("booted");  machine.wait_for_exit();  machine.cut_power();
 //! ```
@@ -15,7 +15,7 @@ use crate::netns::Netns;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -39,10 +39,26 @@ kill "$watcher" 2>/dev/null
 exit "$code"
 "#;
 
+/// Each takes a processor for itself.
+const AT_ONCE: usize = 2;
+static RUNNING: Mutex<usize> = Mutex::new(0);
+static ENDED: Condvar = Condvar::new();
+
 /// Held while a machine runs, so that others wait for their turn.
-pub fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+pub struct Turn(());
+
+pub fn turn() -> Turn {
+    let running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut running = ENDED.wait_while(running, |n| *n >= AT_ONCE).unwrap_or_else(PoisonError::into_inner);
+    *running += 1;
+    Turn(())
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *RUNNING.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        ENDED.notify_one();
+    }
 }
 
 /// A disk of a machine: QEMU's arguments for it.

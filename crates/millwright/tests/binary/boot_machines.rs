@@ -2,16 +2,15 @@
 //! down, approved and installed, and boot what was installed. Verdicts come from the bytes of their disks, looked at from
 //! outside, and from what the installed system says on its console. Power cuts, a killed server, an erasure.
 //!
-//! Needs root for the namespaces; one machine at a time.
+//! Needs root for the namespaces; two machines at a time.
 
 use crate::boot_site::{Serving, Site};
 use crate::fleet::text;
 use crate::process::Process;
 use serde_json::Value;
 use std::path::PathBuf;
-use std::sync::MutexGuard;
 use std::time::Duration;
-use testkit::qemu::{self, Disk, Machine, Plan};
+use testkit::qemu::{self, Disk, Machine, Plan, Turn};
 
 const CARD: &str = "52:54:00:4d:b0:01";
 const MIB: usize = 1 << 20;
@@ -31,7 +30,7 @@ fn site(more: &str) -> Site {
 struct Rack<'a> {
     site: &'a Site,
     uefi: bool,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
 }
 
 impl<'a> Rack<'a> {

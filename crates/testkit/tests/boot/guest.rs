@@ -259,10 +259,15 @@ impl Guest {
                 return;
             }
             Manner::Stalls(percent) => {
-                while !self.released.load(Ordering::Acquire) {
+                loop {
+                    // looked at before it is asked: one that is released is told once more whether to go on
+                    let released = self.released.load(Ordering::Acquire);
                     let answer = self.says(token, "progress", json!({ "installation_progress": percent })).await;
                     if answer.state == "install_failed" || answer.reason == "ORDER_CLOSED" {
                         return;
+                    }
+                    if released {
+                        break;
                     }
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }

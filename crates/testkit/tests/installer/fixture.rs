@@ -5,8 +5,7 @@ use serde_json::Value;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::MutexGuard;
-use testkit::qemu::{self, Disk, Machine, Plan};
+use testkit::qemu::{self, Disk, Machine, Plan, Turn};
 
 pub const MAC: &str = "52:54:00:4d:57:01";
 /// What a disk is full of before anything happens to it.
@@ -16,7 +15,7 @@ pub const MIB: usize = 1 << 20;
 pub struct Bench {
     pub standin: StandIn,
     folder: tempfile::TempDir,
-    _turn: MutexGuard<'static, ()>,
+    _turn: Turn,
 }
 
 impl Bench {

@@ -2,7 +2,7 @@
 //! server's side of the wire (`standin.rs`). Verdicts come from the disks' bytes, looked at from outside, from what was
 //! reported, and from an installed system that boots. The way by DHCP, TFTP and iPXE is another test's subject.
 //!
-//! One machine at a time; each takes some twenty seconds, on a busy host a minute. So by default there are those that
+//! Two machines at a time; each takes some twenty seconds, on a busy host a minute. So by default there are those that
 //! prove the most, and all of them with
 //!
 //! ```text

@@ -269,7 +269,7 @@ fn boot(node: &str, retired: &str) -> Vec<Case> {
     let at = |id: &str, rest: &str| format!("/nodes/{id}{rest}");
     let workflow = json!({ "id": "w-1", "kernel": "vmlinuz" });
     let card = json!({ "mac_address": CARD });
-    let (name, many) = (json!({ "name": "nobody" }), json!({ "ids": [node], "state": "pending" }));
+    let (name, many) = (json!({ "name": "nobody" }), json!({ "ids": [node], "state": "active" }));
     let handled = json!({ "id": "fnd_nobody", "comment": "a test" });
     let finding = "/admin/findings/fnd_nobody";
     vec![
@@ -287,10 +287,10 @@ fn boot(node: &str, retired: &str) -> Vec<Case> {
         case("millwright.v1.BootService.RetireBootNode", id(retired), "DELETE", &at(retired, ""), None),
         case(
             "millwright.v1.BootService.SetBootNodeState",
-            json!({ "id": node, "state": "pending" }),
+            json!({ "id": node, "state": "active" }),
             "PATCH",
             &at(node, "/state"),
-            Some(json!({ "state": "pending" })),
+            Some(json!({ "state": "active" })),
         ),
         case("millwright.v1.BootService.SetBootNodeStates", many.clone(), "POST", "/nodes:setStates", Some(many)),
         case(
@@ -343,6 +343,7 @@ async fn boot_nodes(world: &World) -> (String, String) {
 
 /// Calls that rightly end in a refusal here: what they are about has ended, or is not there.
 const REFUSED_HERE: &[&str] = &[
+    "millwright.v1.BootService.SetBootNodeState",
     "baremetal.v1.RunService.CancelRun",
     "millwright.v1.EngineService.CancelExecution",
     "millwright.v1.EngineService.TerminateExecution",

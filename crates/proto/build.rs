@@ -1,7 +1,9 @@
 //! Compiles the proto files without `protoc`: protox parses them, tonic generates from the result.
 
 use prost::Message as _;
+use std::path::Path;
 
+/// What the one port serves, in every form.
 const FILES: &[&str] = &[
     "baremetal/v1/baremetal.proto",
     "millwright/v1/audit.proto",
@@ -17,21 +19,31 @@ const FILES: &[&str] = &[
     "millwright/v1/token.proto",
 ];
 
+/// What the agents' port serves, and nobody reflects on or transcodes.
+const AGENT_FILES: &[&str] = &["millwright/agent/v1/agent.proto"];
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=../../proto");
-    let mut compiler = protox::Compiler::new(["../../proto"])?;
-    compiler.include_source_info(true).include_imports(true).open_files(FILES)?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
+    compile(FILES, Some(&out.join("descriptors.bin")))?;
+    compile(AGENT_FILES, None)
+}
+
+fn compile(files: &[&str], descriptors: Option<&Path>) -> Result<(), Box<dyn std::error::Error>> {
+    let mut compiler = protox::Compiler::new(["../../proto"])?;
+    compiler.include_source_info(true).include_imports(true).open_files(files)?;
     // encoded by the compiler: decoded and encoded again, the HTTP options would be lost
     let encoded = compiler.encode_file_descriptor_set();
-    std::fs::write(out.join("descriptors.bin"), &encoded)?;
+    if let Some(path) = descriptors {
+        std::fs::write(path, &encoded)?;
+    }
     let set = prost_types::FileDescriptorSet::decode(encoded.as_slice())?;
     tonic_prost_build::configure()
         .build_transport(true)
         // maps in key order, so that equal messages have equal bytes
         .btree_map(".")
         // what must not be printed by mistake prints nothing: see the library
-        .skip_debug(["millwright.v1.SetCredentialRequest"])
+        .skip_debug(["millwright.v1.SetCredentialRequest", "millwright.agent.v1.EnrollRequest"])
         .compile_fds(set)?;
     Ok(())
 }

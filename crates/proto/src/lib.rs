@@ -9,6 +9,19 @@ pub mod baremetal {
     }
 }
 
+/// Node agents: their port has no other service.
+pub mod agent {
+    pub mod v1 {
+        tonic::include_proto!("millwright.agent.v1");
+
+        impl std::fmt::Debug for EnrollRequest {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "EnrollRequest {{ agent_version: {:?}, .. }}", self.agent_version)
+            }
+        }
+    }
+}
+
 /// Operators: the engine, tokens, credentials, events, audit, and why.
 pub mod millwright {
     pub mod v1 {

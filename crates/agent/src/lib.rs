@@ -1,0 +1,5 @@
+//! The node agent: enrols with a one-time token, tells of its machine, carries out typed tasks and nothing else.
+
+pub mod host;
+pub mod inventory;
+pub mod task;

@@ -1,0 +1,3 @@
+//! `millwright-agent`: the command line of the node agent.
+
+fn main() {}

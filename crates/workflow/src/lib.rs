@@ -3,6 +3,7 @@
 
 mod erasure;
 pub mod install;
+pub mod job;
 mod run;
 
 pub use run::{RUN_WORKFLOW, RUN_WORKFLOW_VERSION, RunWorkflow};

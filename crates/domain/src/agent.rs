@@ -73,7 +73,9 @@ pub struct AgentIdentity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Greeting {
     /// It gets this number.
-    Welcome { session: u64 },
+    Welcome {
+        session: u64,
+    },
     /// The number was passed on already: somebody else is this agent, too.
     Copy,
     /// Its identity is stopped.

@@ -5,8 +5,7 @@ use std::fmt;
 use uuid::Uuid;
 
 /// Prefixes that only the server hands out.
-const PREFIXES: [&str; 11] =
-    ["mch_", "run_", "exe_", "ses_", "tok_", "job_", "nod_", "btn_", "ord_", "fnd_", "tsk_"];
+const PREFIXES: [&str; 11] = ["mch_", "run_", "exe_", "ses_", "tok_", "job_", "nod_", "btn_", "ord_", "fnd_", "tsk_"];
 
 macro_rules! id_type {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {

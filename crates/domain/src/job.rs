@@ -84,16 +84,8 @@ static EDGES: &[Edge<JobStatus>] = &[
 
 impl State for JobStatus {
     const ENTITY: &'static str = "job";
-    const ALL: &'static [Self] = &[
-        Pending,
-        Running,
-        Completed,
-        FailedRetryable,
-        FailedManualIntervention,
-        Cancelled,
-        Compensating,
-        Reconciled,
-    ];
+    const ALL: &'static [Self] =
+        &[Pending, Running, Completed, FailedRetryable, FailedManualIntervention, Cancelled, Compensating, Reconciled];
 
     fn as_str(self) -> &'static str {
         match self {

@@ -59,11 +59,9 @@ impl JobAction {
             | JobAction::AdoptObservedState
             | JobAction::MarkManualInterventionRequired
             | JobAction::Quarantine => true,
-            JobAction::RetryStage
-            | JobAction::Resume
-            | JobAction::Rerun
-            | JobAction::Cancel
-            | JobAction::Reconcile => false,
+            JobAction::RetryStage | JobAction::Resume | JobAction::Rerun | JobAction::Cancel | JobAction::Reconcile => {
+                false
+            }
         }
     }
 }
@@ -128,7 +126,9 @@ impl Effect {
                 "the node is quarantined, and the job stands still until somebody acts".to_owned()
             }
             Effect::Quarantine { freeze: false } => "the node is quarantined; the job stays as it is".to_owned(),
-            Effect::Reconcile => "engine, task and node are compared with the job, and what differs is put right".to_owned(),
+            Effect::Reconcile => {
+                "engine, task and node are compared with the job, and what differs is put right".to_owned()
+            }
             Effect::Nothing => "it is so already: nothing happens".to_owned(),
         }
     }
@@ -200,9 +200,8 @@ fn can_enter(kind: JobKind, stage: Option<JobStage>, node: NodeStatus) -> Result
         | NodeStatus::Retired
         | NodeStatus::Deleted => None,
     };
-    let reached = by(needed).is_some_and(|(trigger, owner)| {
-        matches!(judge(Some(node), needed, trigger, owner), Verdict::Allowed(_))
-    });
+    let reached = by(needed)
+        .is_some_and(|(trigger, owner)| matches!(judge(Some(node), needed, trigger, owner), Verdict::Allowed(_)));
     // retired is what draining leads to, and deleted what removing does: the stage's own look finds that it is done
     let beyond = match needed {
         NodeStatus::Draining => matches!(node, NodeStatus::Retired | NodeStatus::Removing | NodeStatus::Deleted),
@@ -332,6 +331,8 @@ fn after_failure(job: &Job) -> (JobAction, &'static str) {
         (FailureClass::Hardware, _) => (JobAction::RetryStage, "look at the hardware first"),
         (FailureClass::NeedsOperator, _) => (JobAction::RetryStage, "settle what the message says, then try again"),
         (FailureClass::Conflict, _) => (JobAction::RetryStage, "settle the conflict (see its finding), then try again"),
-        (FailureClass::InvalidInput, _) => (JobAction::Cancel, "as it was asked for it cannot work: call it off, ask again"),
+        (FailureClass::InvalidInput, _) => {
+            (JobAction::Cancel, "as it was asked for it cannot work: call it off, ask again")
+        }
     }
 }

@@ -121,9 +121,9 @@ impl JobKind {
     pub const fn removes(self) -> bool {
         match self {
             JobKind::Removal | JobKind::Decommission(Mode::FullDecommission) => true,
-            JobKind::Onboarding
-            | JobKind::Drain
-            | JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup) => false,
+            JobKind::Onboarding | JobKind::Drain | JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup) => {
+                false
+            }
         }
     }
 
@@ -286,7 +286,11 @@ impl JobStage {
             JobStage::DrainNode | JobStage::RemoveGpuaasNodeRecord => Adoption::ByWord,
             // a machine that is scrapped may never answer again; one that stays must prove itself
             JobStage::CleanupStorage | JobStage::ScrubGpu | JobStage::ValidateCleanNode => {
-                if kind.removes() { Adoption::ByWord } else { Adoption::Never }
+                if kind.removes() {
+                    Adoption::ByWord
+                } else {
+                    Adoption::Never
+                }
             }
             JobStage::WaitForAgentEnrollment
             | JobStage::LinkMachine

@@ -53,6 +53,13 @@ pub enum Guard {
     AttemptsSpent,
     /// The linked machine serves nobody, and no run is active on it.
     NotInUse,
+    /// Of a node.
+    Node(NodeGuard),
+}
+
+/// What must hold of a node, its agent or its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeGuard {
     /// Its agent has enrolled, and its health checks pass.
     EnrolledAndHealthy,
     /// Several heartbeats without a gap, the last one of late.
@@ -77,12 +84,14 @@ impl Guard {
                 "`force`, a workflow is assigned, a comment if it is the one that failed, and the linked machine is not in use"
             }
             Guard::AttemptsSpent => "the third failed attempt",
-            Guard::NotInUse => "the linked machine is not in service and has no active run, and its node is retired or deleted",
-            Guard::EnrolledAndHealthy => "its agent has enrolled and its health checks pass",
-            Guard::SteadyHeartbeat => "several heartbeats without a gap",
-            Guard::ProbesPass => "the named health probes pass, and its heartbeat is steady",
-            Guard::OwningJob => "a job holds the node, from the same commit on",
-            Guard::IdentityKept => "its agent's identity was kept",
+            Guard::NotInUse => {
+                "the linked machine is not in service and has no active run, and its node is retired or deleted"
+            }
+            Guard::Node(NodeGuard::EnrolledAndHealthy) => "its agent has enrolled and its health checks pass",
+            Guard::Node(NodeGuard::SteadyHeartbeat) => "several heartbeats without a gap",
+            Guard::Node(NodeGuard::ProbesPass) => "the named health probes pass, and its heartbeat is steady",
+            Guard::Node(NodeGuard::OwningJob) => "a job holds the node, from the same commit on",
+            Guard::Node(NodeGuard::IdentityKept) => "its agent's identity was kept",
         }
     }
 }

@@ -12,7 +12,7 @@
 //! ```
 
 use crate::id::{JobId, MachineId, NodeId};
-use crate::lifecycle::{Deadline, Edge, Guard, Owner, State};
+use crate::lifecycle::{Deadline, Edge, Guard, NodeGuard, Owner, State};
 use crate::time::Timestamp;
 use std::fmt;
 
@@ -67,24 +67,24 @@ static EDGES: &[Edge<NodeStatus>] = &[
     Edge { from: None, to: Enrolling, trigger: ONBOARD, owner: Owner::Operator, guard: Guard::None },
     edge(BootstrapIssued, Enrolling, ONBOARD, Owner::Operator, Guard::None),
     edge(BootstrapIssued, Enrolling, ONBOARD, Owner::Executor, Guard::None),
-    edge(Enrolling, Active, ONBOARDED, Owner::Executor, Guard::EnrolledAndHealthy),
+    edge(Enrolling, Active, ONBOARDED, Owner::Executor, Guard::Node(NodeGuard::EnrolledAndHealthy)),
     edge(Enrolling, Quarantined, BLOCKED, Owner::Executor, Guard::None),
     edge(Enrolling, Quarantined, QUARANTINE, Owner::Operator, Guard::None),
     edge(Active, Offline, HEARTBEAT_LOST, Owner::Reconciler, Guard::None),
-    edge(Offline, Active, HEARTBEAT_BACK, Owner::Reconciler, Guard::SteadyHeartbeat),
+    edge(Offline, Active, HEARTBEAT_BACK, Owner::Reconciler, Guard::Node(NodeGuard::SteadyHeartbeat)),
     edge(Active, Quarantined, QUARANTINE, Owner::Reconciler, Guard::None),
     edge(Active, Quarantined, NOT_CLEAN, Owner::Executor, Guard::None),
     edge(Offline, Quarantined, QUARANTINE, Owner::Reconciler, Guard::None),
     edge(Offline, Quarantined, NOT_CLEAN, Owner::Executor, Guard::None),
-    edge(Quarantined, Active, RECOVER, Owner::Operator, Guard::SteadyHeartbeat),
-    edge(Quarantined, Active, PROVEN_HEALTHY, Owner::Reconciler, Guard::ProbesPass),
-    edge(Quarantined, Draining, DRAIN, Owner::Operator, Guard::OwningJob),
-    edge(Active, Draining, DRAIN, Owner::Operator, Guard::OwningJob),
-    edge(Offline, Draining, DRAIN, Owner::Operator, Guard::OwningJob),
+    edge(Quarantined, Active, RECOVER, Owner::Operator, Guard::Node(NodeGuard::SteadyHeartbeat)),
+    edge(Quarantined, Active, PROVEN_HEALTHY, Owner::Reconciler, Guard::Node(NodeGuard::ProbesPass)),
+    edge(Quarantined, Draining, DRAIN, Owner::Operator, Guard::Node(NodeGuard::OwningJob)),
+    edge(Active, Draining, DRAIN, Owner::Operator, Guard::Node(NodeGuard::OwningJob)),
+    edge(Offline, Draining, DRAIN, Owner::Operator, Guard::Node(NodeGuard::OwningJob)),
     edge(Draining, Retired, DRAINED, Owner::Executor, Guard::None),
     edge(Draining, Offline, DRAIN_STOPPED, Owner::Executor, Guard::None),
-    edge(Retired, Offline, REACTIVATE, Owner::Operator, Guard::IdentityKept),
-    edge(Retired, Removing, REMOVE, Owner::Executor, Guard::OwningJob),
+    edge(Retired, Offline, REACTIVATE, Owner::Operator, Guard::Node(NodeGuard::IdentityKept)),
+    edge(Retired, Removing, REMOVE, Owner::Executor, Guard::Node(NodeGuard::OwningJob)),
     edge(Removing, Retired, REMOVAL_STOPPED, Owner::Executor, Guard::None),
     edge(Removing, Deleted, REMOVED, Owner::Executor, Guard::None),
 ];
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn busy_states_are_entered_only_with_their_job() {
         for edge in EDGES.iter().filter(|e| matches!(e.to, Draining | Removing)) {
-            assert_eq!(edge.guard, Guard::OwningJob, "{edge:?}");
+            assert_eq!(edge.guard, Guard::Node(NodeGuard::OwningJob), "{edge:?}");
         }
     }
 

@@ -160,10 +160,9 @@ impl TaskKind {
     pub const fn by_hand(self) -> bool {
         match self {
             TaskKind::NodeValidateClean | TaskKind::HostExec | TaskKind::HostReboot => true,
-            TaskKind::NodeDrain
-            | TaskKind::NodeUninstall
-            | TaskKind::NodeCleanupStorage
-            | TaskKind::NodeScrubGpu => false,
+            TaskKind::NodeDrain | TaskKind::NodeUninstall | TaskKind::NodeCleanupStorage | TaskKind::NodeScrubGpu => {
+                false
+            }
         }
     }
 }

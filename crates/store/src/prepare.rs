@@ -6,9 +6,9 @@ use crate::error::DbError;
 use crate::servers::Newest;
 use crate::store::{Options, connect};
 use crate::{
-    agent, audit, boot_node, boot_workflow, census, credential, execution, finding, hold, idempotency, image, install_order,
-    job, log, machine, newest, node, observation, pin, plan, postgres, run, schema, session, step_log, sweep, switch, task,
-    task_output, token,
+    agent, audit, boot_node, boot_workflow, census, credential, execution, finding, hold, idempotency, image,
+    install_order, job, log, machine, newest, node, observation, pin, plan, postgres, run, schema, session, step_log,
+    sweep, switch, task, task_output, token,
 };
 use domain::Timestamp;
 

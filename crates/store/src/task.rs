@@ -264,8 +264,7 @@ pub fn dispatch(tx: &mut Tx<'_>, task: &Task, actor: &str) -> TxResult<Task> {
     let now = tx.now();
     let fence = TaskFence { epoch: execution::epoch(tx)?, counter: node::raise_fence(tx, &task.node_id)? };
     let lease_until = Some(now.plus(LEASE));
-    let after =
-        Task { status: TaskStatus::Dispatched, fence, dispatched_at: Some(now), lease_until, ..task.clone() };
+    let after = Task { status: TaskStatus::Dispatched, fence, dispatched_at: Some(now), lease_until, ..task.clone() };
     move_to(tx, task, &after, &Cause::node(actor, DISPATCHED, &format!("fence {fence}")))
 }
 

@@ -179,6 +179,21 @@ impl Engine {
         self.end_from_outside(tx, execution, Status::Terminated, "terminated", by, reason)
     }
 
+    /// The same for a caller that writes the product's rows itself, in the same transaction.
+    pub fn end_quietly(
+        &self,
+        tx: &mut store::Tx<'_>,
+        execution: &Execution,
+        by: &str,
+        reason: &str,
+    ) -> store::TxResult<()> {
+        let entry = Entry { entry: "terminated", detail: serde_json::json!({"by": by, "reason": reason}) };
+        if !execution::end_from_outside(tx, execution, Status::Terminated, &entry)? {
+            return Err(store::Failure::Lost(format!("execution {}", execution.id)));
+        }
+        Ok(())
+    }
+
     /// Writes the product's rows for an execution whose end never reached them.
     pub fn record_end(
         &self,

@@ -278,7 +278,7 @@ fn running(call: Running, device: Device) -> Option<Vec<u32>> {
         // SAFETY: the buffer holds at least `count` entries, and is larger than any driver's layout of that many.
         match unsafe { call(device, &raw mut count, found.as_mut_ptr()) } {
             0 => return Some(found.iter().take(count.min(room) as usize).map(|process| process.pid).collect()),
-            INSUFFICIENT_SIZE => room = count.clamp(room, 65_536) * 2,
+            INSUFFICIENT_SIZE => room = count.max(room).min(65_536) * 2,
             _ => return None,
         }
     }

@@ -133,7 +133,7 @@ fn gpu_present(seen: &Seen) -> Verdict {
     }
     match (gpus.len(), &seen.gpus.note) {
         (0, Some(note)) => Ok(format!("none: {note}")),
-        (count, _) => Ok(format!("{count}")),
+        (count, _) => Ok(format!("{count} there")),
     }
 }
 

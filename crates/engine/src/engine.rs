@@ -229,11 +229,12 @@ impl Engine {
         })
     }
 
-    /// Asks everything that has not ended to stop, and waits until it has (bounded).
-    pub async fn cancel_all(&self, by: &str, reason: &str, within: Duration) -> Result<(), Error> {
+    /// Asks everything of one kind that has not ended to stop, and waits until it has (bounded).
+    pub async fn cancel_all(&self, workflow: &str, by: &str, reason: &str, within: Duration) -> Result<(), Error> {
         let deadline = tokio::time::Instant::now() + within;
         loop {
-            let open = self.core.store.read(|tx| execution::list_open(tx, CANCEL_BATCH)).await?;
+            let of = workflow.to_owned();
+            let open = self.core.store.read(move |tx| execution::list_open(tx, &of, CANCEL_BATCH)).await?;
             if open.is_empty() || tokio::time::Instant::now() >= deadline {
                 if !open.is_empty() {
                     tracing::warn!(

@@ -267,7 +267,8 @@ impl Server {
         // back, and not left to guess from a port that nobody listens on
         self.service.refuse_calls();
         if self.cancel_runs
-            && let Err(e) = self.engine.cancel_all("system", "server_shutdown", CANCEL_WITHIN).await
+            && let Err(e) =
+                self.engine.cancel_all(workflow::RUN_WORKFLOW, "system", "server_shutdown", CANCEL_WITHIN).await
         {
             tracing::error!(error = %e, "canceling the active runs");
         }

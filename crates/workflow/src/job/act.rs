@@ -1,7 +1,7 @@
 //! What operators do about a job. The judgement is `domain::job_action`, the same for a preview and the deed.
 
 use super::follow::{self, let_go, needs_intervention};
-use super::record::{cancelled, ended_outside, fail, go_from, stage_done, take_back};
+use super::record::{canceled, cancelled, ended_outside, fail, go_from, stage_done, take_back};
 use super::task_stage::{requeue, withdraw};
 use super::{Fresh, gone, observed};
 use domain::job::{self as jobs, Afterwards, Job, JobFailure, JobStatus};
@@ -68,7 +68,7 @@ fn carry_out(
         Effect::Nothing => Ok((node, there)),
         Effect::Nudge | Effect::Reconcile => reconcile(tx, node, there, act),
         Effect::Go { from } => go_from(tx, node, there, *from, fresh, &operator(jobs::RESUMED)),
-        Effect::Stop { afterwards } => stop(tx, engine, node, there, *afterwards, act),
+        Effect::Stop { afterwards } => stop(tx, engine, node, there, *afterwards, act, fresh),
         Effect::TakeBack { afterwards } => {
             if there.to_take_back().is_empty() && *afterwards == Afterwards::Restart {
                 return go_from(tx, node, there, 0, fresh, &operator(jobs::RESUMED));
@@ -119,7 +119,8 @@ fn again(tx: &mut Tx<'_>, id: &JobId) -> TxResult<(Node, Job)> {
     follow::lock(tx, id)
 }
 
-/// The stage in hand is asked to stop; what follows is remembered with the job.
+/// The stage in hand is asked to stop; what follows is remembered with the job. Where no worker has it, nothing is to be
+/// waited for.
 fn stop(
     tx: &mut Tx<'_>,
     engine: &Engine,
@@ -127,6 +128,7 @@ fn stop(
     there: Job,
     then: Afterwards,
     act: &Act,
+    fresh: &Fresh,
 ) -> TxResult<(Node, Job)> {
     let there = job::save(tx, &Job { afterwards: Some(then), ..there })?;
     if there.status == JobStatus::Compensating {
@@ -136,12 +138,15 @@ fn stop(
     }
     let running =
         execution::get_for_update(tx, &there.execution_id)?.ok_or_else(|| gone("execution", &there.execution_id))?;
-    if running.status.is_terminal() {
-        ended_outside(tx, &running, "the engine", &format!("it is {}", running.status.as_str()))?;
-    } else {
+    if running.holder.is_some() {
         engine.request_cancel(tx, &running, &act.by, &act.reason)?;
+        return Ok((node, there));
     }
-    again(tx, &there.id)
+    end_execution(tx, engine, &there, act)?;
+    if let Some(stage) = there.stage {
+        withdraw(tx, &there.id, stage)?;
+    }
+    canceled(tx, node, there, fresh, &act.by, &act.reason)
 }
 
 /// Its execution runs no more of its code. The job's own rows are the caller's to write.

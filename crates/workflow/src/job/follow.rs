@@ -60,13 +60,21 @@ pub(super) fn enter(
     reason: &str,
 ) -> TxResult<Node> {
     let Some(busy) = kind.busy_in(stage).filter(|busy| *busy != before.status) else { return Ok(before.clone()) };
-    let cause = match (before.status, busy) {
-        (NodeStatus::Active | NodeStatus::Offline | NodeStatus::Quarantined, NodeStatus::Draining) => {
+    let cause = match before.status {
+        NodeStatus::Active | NodeStatus::Offline | NodeStatus::Quarantined if busy == NodeStatus::Draining => {
             Cause::operator(by, nodes::DRAIN, reason)
         }
-        (NodeStatus::Retired, NodeStatus::Removing) => Cause::executor(by, nodes::REMOVE, reason),
-        (NodeStatus::BootstrapIssued, NodeStatus::Enrolling) => Cause::executor(by, nodes::ONBOARD, reason),
-        _ => return Ok(before.clone()),
+        NodeStatus::Retired if busy == NodeStatus::Removing => Cause::executor(by, nodes::REMOVE, reason),
+        NodeStatus::BootstrapIssued if busy == NodeStatus::Enrolling => Cause::executor(by, nodes::ONBOARD, reason),
+        NodeStatus::Active
+        | NodeStatus::Offline
+        | NodeStatus::Quarantined
+        | NodeStatus::Retired
+        | NodeStatus::BootstrapIssued
+        | NodeStatus::Enrolling
+        | NodeStatus::Draining
+        | NodeStatus::Removing
+        | NodeStatus::Deleted => return Ok(before.clone()),
     };
     go(tx, before, busy, reason, &cause)
 }

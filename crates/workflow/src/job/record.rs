@@ -151,6 +151,11 @@ fn end(
     policy: &HeartbeatPolicy,
 ) -> TxResult<(Node, Job)> {
     match (there.purpose, ending) {
+        // somebody wished for its end before it failed
+        (Purpose::Forward, Ending::Failed) if there.afterwards.is_some() => {
+            let why = failure.map_or(String::new(), |f| f.message.clone());
+            canceled(tx, node, there, fresh, EXECUTOR, &why)
+        }
         (Purpose::Forward, Ending::Done) => {
             let node = match there.kind {
                 domain::job_stage::JobKind::Onboarding => follow::onboarded(tx, &node, policy)?,
@@ -160,7 +165,7 @@ fn end(
             };
             let node = let_go(tx, &node, &there)?;
             let cause = Cause::executor(EXECUTOR, jobs::FINISHED, "");
-            let after = Job { status: JobStatus::Completed, failure: None, ..there.clone() };
+            let after = Job { status: JobStatus::Completed, failure: None, afterwards: None, ..there.clone() };
             Ok((node, job::move_to(tx, &there, &after, &cause)?))
         }
         (Purpose::Forward, Ending::Failed) => {
@@ -224,7 +229,14 @@ pub(super) fn fail(
 }
 
 /// The stage in hand was stopped: what was done is taken back, if anything is to be.
-fn canceled(tx: &mut Tx<'_>, node: Node, there: Job, fresh: &Fresh, by: &str, why: &str) -> TxResult<(Node, Job)> {
+pub(super) fn canceled(
+    tx: &mut Tx<'_>,
+    node: Node,
+    there: Job,
+    fresh: &Fresh,
+    by: &str,
+    why: &str,
+) -> TxResult<(Node, Job)> {
     let afterwards = there.afterwards.unwrap_or(Afterwards::Cancelled);
     if !there.to_take_back().is_empty() {
         return take_back(tx, node, there, afterwards, fresh, &Cause::executor(by, jobs::COMPENSATE, why));
@@ -329,10 +341,6 @@ pub fn ended_outside(tx: &mut Tx<'_>, execution: &Execution, by: &str, reason: &
     match there.status {
         JobStatus::Pending => {
             cancelled(tx, node, there, &Cause::executor(by, jobs::ENDED_OUTSIDE, &message))?;
-        }
-        // asked to stop before its first stage: there is nothing to stop
-        JobStatus::Running if there.afterwards == Some(Afterwards::Cancelled) && there.to_take_back().is_empty() => {
-            cancelled(tx, node, there, &Cause::executor(by, jobs::CANCELLED, reason))?;
         }
         JobStatus::Running | JobStatus::Compensating => {
             let failure = JobFailure { class: FailureClass::NeedsOperator, code: "ENDED_OUTSIDE".to_owned(), message };

@@ -20,7 +20,7 @@ fn policy() -> CleanPolicy {
 
 async fn validate(scratch: &Scratch) -> Outcome {
     let (context, _) = scratch.context();
-    run(&Kind::NodeValidateClean(NodeValidateClean { policy: Some(policy()), gpu_memory: false }), &context).await
+    run(&Kind::NodeValidateClean(NodeValidateClean { policy: Some(policy()) }), &context).await
 }
 
 async fn clean(scratch: &Scratch) -> Outcome {
@@ -280,7 +280,7 @@ fn every_check_of_the_catalogue_has_a_leftover_planted_for_it() {
     let planted: BTreeSet<&str> = ON_DISK.iter().chain(IN_KERNEL).map(|planted| planted.check).collect();
     let checks: BTreeSet<&str> = CHECKS.iter().map(|check| check.name).collect();
     let without: Vec<_> = checks.difference(&planted).copied().collect();
-    assert_eq!(without, ["gpu_memory", "rights"], "nothing can be planted for these two");
+    assert_eq!(without, ["rights"], "nothing can be planted for it");
     assert!(planted.is_subset(&checks));
 }
 

@@ -75,7 +75,7 @@ fn policy() -> Option<CleanPolicy> {
 
 async fn validate(scratch: &Scratch) -> Outcome {
     let (context, _) = scratch.context();
-    run(&Kind::NodeValidateClean(NodeValidateClean { policy: policy(), gpu_memory: false }), &context).await
+    run(&Kind::NodeValidateClean(NodeValidateClean { policy: policy() }), &context).await
 }
 
 async fn clean(scratch: &Scratch) -> Outcome {

@@ -72,10 +72,8 @@ pub async fn run(kind: &Kind, context: &Context) -> Outcome {
     match kind {
         Kind::NodeDrain(drain) => drain::run(drain, context).await,
         Kind::NodeUninstall(_) => Ok(uninstall(context)),
-        Kind::NodeValidateClean(asked) => {
-            clean::go_through(context, asked.policy.as_ref(), asked.gpu_memory, false).await
-        }
-        Kind::NodeCleanupStorage(asked) => clean::go_through(context, asked.policy.as_ref(), false, true).await,
+        Kind::NodeValidateClean(asked) => clean::go_through(context, asked.policy.as_ref(), false).await,
+        Kind::NodeCleanupStorage(asked) => clean::go_through(context, asked.policy.as_ref(), true).await,
         Kind::NodeScrubGpu(asked) => scrub_gpu::run(asked, context).await,
         Kind::HostExec(script) => exec::run(script, context).await,
         Kind::HostReboot(reboot) => reboot::run(reboot, context).await,

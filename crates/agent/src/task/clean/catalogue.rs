@@ -51,7 +51,6 @@ pub const CHECKS: &[Check] = &[
     Check { name: "processes", what: "processes of tenants, also behind sudo", find: Find::Look(live::processes) },
     Check { name: "containers", what: "running containers of any engine", find: Find::Look(live::containers) },
     Check { name: "gpu_processes", what: "processes that hold a GPU", find: Find::Look(live::gpu_processes) },
-    Check { name: "gpu_memory", what: "GPU memory read back, where asked for", find: Find::Look(live::gpu_memory) },
     Check { name: "mounts", what: "mounts that the site did not have", find: Find::Look(live::mounts) },
     Check {
         name: "block_devices",

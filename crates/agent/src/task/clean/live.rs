@@ -3,7 +3,6 @@
 use super::{Found, How, Item, View};
 use crate::host::{Host, shown};
 use crate::task::process::{self, Occupant};
-use crate::task::scrub_gpu;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -70,22 +69,6 @@ pub fn containers(view: &View) -> Result<Found, String> {
 
 pub fn gpu_processes(view: &View) -> Result<Found, String> {
     occupants(view, |seen| seen.gpus)
-}
-
-pub fn gpu_memory(view: &View) -> Result<Found, String> {
-    if !view.gpu_memory || !scrub_gpu::has_gpu(&view.host) {
-        return Ok(Found::default());
-    }
-    let mut found = Found::default();
-    for (gpu, dirty) in scrub_gpu::read_back(&|| view.canceled())? {
-        found.examined += 1;
-        if dirty > 0 {
-            let why = "its memory holds what was left there: scrub it";
-            let at = PathBuf::from(format!("/dev/nvidia{gpu}"));
-            found.add(Item::new(at, How::Nothing(why)).saying(&format!("{dirty} bytes: {why}")));
-        }
-    }
-    Ok(found)
 }
 
 /// A mount point as the kernel writes it: blanks and line ends as octal numbers.

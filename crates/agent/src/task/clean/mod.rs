@@ -100,12 +100,11 @@ pub struct View {
     pub who: Who,
     pub accounts: Accounts,
     pub baseline: Result<Baseline, String>,
-    pub gpu_memory: bool,
     pub cancel: CancellationToken,
 }
 
 impl View {
-    fn new(context: &Context, policy: &CleanPolicy, gpu_memory: bool) -> Result<Self, Failed> {
+    fn new(context: &Context, policy: &CleanPolicy) -> Result<Self, Failed> {
         let uid_min = if policy.uid_min == 0 { 1000 } else { policy.uid_min };
         let invalid = |message: String| Failed {
             code: "INVALID_POLICY",
@@ -134,7 +133,7 @@ impl View {
         })?;
         let who = Who { uid_min, kept: accounts.kept_uids() };
         let (host, cancel) = (context.host.clone(), context.cancel.clone());
-        Ok(Self { host, policy, who, accounts, baseline, gpu_memory, cancel })
+        Ok(Self { host, policy, who, accounts, baseline, cancel })
     }
 
     /// Links of the site's that may be followed.
@@ -251,11 +250,11 @@ fn look_and_remove(view: &View, check: &Check) -> Verdict {
 }
 
 /// The whole catalogue, and what comes of it.
-pub async fn go_through(context: &Context, policy: Option<&CleanPolicy>, gpu_memory: bool, removing: bool) -> Outcome {
+pub async fn go_through(context: &Context, policy: Option<&CleanPolicy>, removing: bool) -> Outcome {
     let policy = policy.cloned().unwrap_or_default();
     let view = {
         let context = context.clone();
-        in_background(move || View::new(&context, &policy, gpu_memory)).await??
+        in_background(move || View::new(&context, &policy)).await??
     };
     if !removing {
         return each_check(context, &Arc::new(view), false).await;

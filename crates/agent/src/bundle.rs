@@ -45,7 +45,7 @@ impl Server {
         if uri.scheme_str() != Some("https") {
             return Err(wrong("does not begin with https://"));
         }
-        if uri.path().trim_end_matches('/') != "" || uri.query().is_some() {
+        if !uri.path().trim_end_matches('/').is_empty() || uri.query().is_some() {
             return Err(wrong("has a path, and agents use none"));
         }
         let host = uri.host().filter(|h| !h.is_empty()).ok_or_else(|| wrong("has no host"))?;
@@ -126,7 +126,9 @@ mod tests {
 
     #[test]
     fn a_bundle_that_does_not_read_is_not_quoted() {
-        for content in [r#"{"server": "https://mw", "token": {"hunter2": 1}}"#, r#"{"server": 1, "token": "hunter2"}"#, "hunter2"] {
+        for content in
+            [r#"{"server": "https://mw", "token": {"hunter2": 1}}"#, r#"{"server": 1, "token": "hunter2"}"#, "hunter2"]
+        {
             let refused = Bundle::parse(content.as_bytes(), "b.json").expect_err(content);
             assert!(refused.contains("b.json") && !refused.contains("hunter2"), "{refused}");
         }

@@ -26,7 +26,10 @@ impl Folder {
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, String> {
         let path = path.into();
         let failed = |doing: &str, e: std::io::Error| {
-            format!("{doing} the folder {}: {e}; the agent runs as root, or with --state DIR of its own", path.display())
+            format!(
+                "{doing} the folder {}: {e}; the agent runs as root, or with --state DIR of its own",
+                path.display()
+            )
         };
         DirBuilder::new().recursive(true).mode(0o700).create(&path).map_err(|e| failed("making", e))?;
         let mode = fs::metadata(&path).map_err(|e| failed("looking at", e))?.permissions().mode();

@@ -38,7 +38,9 @@ impl Key {
         let pair = rcgen::KeyPair::from_pem(pem.reveal()).map_err(wrong)?;
         let random = ring::rand::SystemRandom::new();
         let signer = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, pair.serialized_der(), &random)
-            .map_err(|_| "the agent's key is not a P-256 key; enrol again: millwright node rebootstrap NODE".to_owned())?;
+            .map_err(|_| {
+                "the agent's key is not a P-256 key; enrol again: millwright node rebootstrap NODE".to_owned()
+            })?;
         Ok(Self { pem, pair: Arc::new(pair), signer: Arc::new(signer) })
     }
 
@@ -50,7 +52,8 @@ impl Key {
     pub fn request(&self) -> Result<Vec<u8>, String> {
         let mut params = rcgen::CertificateParams::default();
         params.distinguished_name = rcgen::DistinguishedName::new();
-        let request = params.serialize_request(&*self.pair).map_err(|e| format!("making a certificate request: {e}"))?;
+        let request =
+            params.serialize_request(&*self.pair).map_err(|e| format!("making a certificate request: {e}"))?;
         Ok(request.der().to_vec())
     }
 

@@ -166,9 +166,7 @@ pub fn main() -> ExitCode {
         Command::Enroll(options) => with_runtime(enrol_command(options)),
         Command::Run(options) => with_runtime(run_command(options)),
         Command::Install(options) => install_command(&options),
-        Command::Uninstall(options) => {
-            installation::remove_everything(&Host::new(options.root)).map_err(Failure::from)
-        }
+        Command::Uninstall(options) => installation::remove_everything(&Host::new(options.root)).map_err(Failure::from),
         Command::Show(options) => show_command(&options),
     };
     match done {
@@ -184,7 +182,7 @@ fn with_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), F
     // one thread is plenty for one connection; looks at hardware and files have a few beside it
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .max_blocking_threads(4)
+        .max_blocking_threads(8)
         .build()
         .map_err(|e| format!("starting: {e}"))?;
     let done = runtime.block_on(work);
@@ -203,7 +201,9 @@ async fn enrol_command(options: EnrolOptions) -> Result<(), Failure> {
         match enrolment::enrol(&setting, &bundle).await {
             Ok(identity) => break identity,
             Err(Refused::Final(why)) => return Err(Failure { code: 1, message: why }),
-            Err(Refused::Untrusted(why)) => return Err(Failure { code: 1, message: format!("{why}; nothing was sent to it") }),
+            Err(Refused::Untrusted(why)) => {
+                return Err(Failure { code: 1, message: format!("{why}; nothing was sent to it") });
+            }
             Err(Refused::Later(why)) => {
                 let wait = Duration::from_millis(500) + jitter(Duration::from_secs(2));
                 if Instant::now() + wait >= until {
@@ -283,7 +283,9 @@ fn banished(node: &str, reason: &str, message: &str) -> String {
             "the node was removed, and its identity does not come back: `millwright-agent uninstall`, or enrol this machine \
              as a new node with a new bundle (millwright node rebootstrap {node} does not bring it back)"
         ),
-        _ => format!("if this machine is to come back: `millwright node rebootstrap {node}`, and enrol with the new bundle"),
+        _ => format!(
+            "if this machine is to come back: `millwright node rebootstrap {node}`, and enrol with the new bundle"
+        ),
     };
     format!("the server does not want node {node} any more ({reason}: {message}); its tasks have ended; {now}")
 }

@@ -63,7 +63,12 @@ impl std::fmt::Display for NoWay {
 }
 
 /// TLS towards whoever the authority has named, as nobody yet or as the node.
-pub fn tls(authorities_pem: &str, whose: &str, own: Option<&Identity>, clock: &Clock) -> Result<Arc<ClientConfig>, String> {
+pub fn tls(
+    authorities_pem: &str,
+    whose: &str,
+    own: Option<&Identity>,
+    clock: &Clock,
+) -> Result<Arc<ClientConfig>, String> {
     let authorities = certificates(authorities_pem, whose)?;
     let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -88,7 +93,8 @@ pub fn tls(authorities_pem: &str, whose: &str, own: Option<&Identity>, clock: &C
 /// Connected, or the reason.
 pub async fn connect(dial: &Dial, server: &Server, tls: Arc<ClientConfig>) -> Result<Client, NoWay> {
     let unreachable = |why: &dyn std::fmt::Display| NoWay::Unreachable(format!("connecting to {server}: {why}"));
-    let slow = |what: &str| NoWay::Unreachable(format!("connecting to {server}: {what} took longer than {STEP_WITHIN:?}"));
+    let slow =
+        |what: &str| NoWay::Unreachable(format!("connecting to {server}: {what} took longer than {STEP_WITHIN:?}"));
     let line = timeout(STEP_WITHIN, dial(server.clone())).await.map_err(|_| slow("the connection"))?;
     let line = line.map_err(|e| unreachable(&e))?;
     let name = ServerName::try_from(NAME).map_err(|e| unreachable(&e))?;
@@ -145,6 +151,8 @@ impl Service<Uri> for Once {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        std::future::ready(self.0.take().map(TokioIo::new).ok_or_else(|| std::io::Error::other("the connection has ended")))
+        std::future::ready(
+            self.0.take().map(TokioIo::new).ok_or_else(|| std::io::Error::other("the connection has ended")),
+        )
     }
 }

@@ -50,10 +50,10 @@ pub async fn run(setting: Setting, identity: Identity, stop: CancellationToken) 
 async fn keep(setting: &Setting, identity: Identity, runner: &runner::Handle) -> Departure {
     let mut backoff = Backoff::default();
     let mut session = Session::new(setting.clone(), identity, runner.clone(), Survey::new(setting.host.clone()));
-    // a certificate that is refused is renewed at once, but not over and over
+    // a certificate that is refused, or seems to have ended, is renewed at once, but not over and over
     let mut renewed = false;
     loop {
-        let ended = session.once().await;
+        let ended = session.once(renewed).await;
         runner.tell(runner::Command::Detach).await;
         let wait = match ended {
             Ended::Banished { reason, message } => return Departure::Banished { reason, message },
@@ -68,6 +68,10 @@ async fn keep(setting: &Setting, identity: Identity, runner: &runner::Handle) ->
                 let wait = if after.is_zero() { backoff.lost() } else { backoff.told(after) };
                 tracing::info!(wait = ?rounded(wait), "the server sends the agent away for a while: {message}");
                 wait
+            }
+            Ended::Refreshed => {
+                renewed = false;
+                continue;
             }
             Ended::Renewed if !renewed => {
                 renewed = true;

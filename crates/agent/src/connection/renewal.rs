@@ -54,7 +54,8 @@ pub async fn ask(mut client: Client, identity: Identity, clock: Clock) -> Result
     let held = Held::take(sent, &identity.certificate.authorities_pem, now).map_err(Status::internal)?;
     // used only if it can be: the old one is not given up for one that does not fit
     let renewed = Identity { certificate: held.clone(), ..identity };
-    super::dial::tls(&held.authorities_pem, "the server's authorities", Some(&renewed), &clock).map_err(Status::internal)?;
+    super::dial::tls(&held.authorities_pem, "the server's authorities", Some(&renewed), &clock)
+        .map_err(Status::internal)?;
     Ok(held)
 }
 

@@ -36,10 +36,18 @@ pub enum Ended {
     Failed(String),
     /// It did, and is over.
     Lost(String),
-    SentAway { message: String, after: Duration },
-    /// There is a fresh certificate to come back with.
+    SentAway {
+        message: String,
+        after: Duration,
+    },
+    /// The certificate was not taken, and there is a fresh one to come back with.
     Renewed,
-    Banished { reason: String, message: String },
+    /// It was renewed in time: a connection does not outlive the certificate that it was made with.
+    Refreshed,
+    Banished {
+        reason: String,
+        message: String,
+    },
 }
 
 pub struct Session {
@@ -64,13 +72,13 @@ impl Session {
         Self { setting, identity, runner, survey }
     }
 
-    /// Connects, and stays as long as it can.
-    pub async fn once(&mut self) -> Ended {
+    /// Connects, and stays as long as it can. What was `renewed` just now is used, whatever a clock says of it.
+    pub async fn once(&mut self, renewed: bool) -> Ended {
         let client = match self.dial().await {
             Ok(client) => client,
             Err(why) => return Ended::Failed(why),
         };
-        if renewal::is_over(&self.identity.certificate, &self.setting.clock) {
+        if !renewed && renewal::is_over(&self.identity.certificate, &self.setting.clock) {
             tracing::info!(until = %self.identity.certificate.not_after, "the certificate has ended: asking for a fresh one");
             return self.renew_now(client).await;
         }
@@ -268,10 +276,7 @@ impl Session {
     fn renewed(&mut self, renewed: Result<Held, Status>, schedule: &mut Schedule) -> Option<Ended> {
         let why = match renewed {
             Ok(held) => match self.take(held) {
-                Ok(()) => {
-                    *schedule = Schedule::new(&self.identity.certificate, &self.setting.clock);
-                    return None;
-                }
+                Ok(()) => return Some(Ended::Refreshed),
                 Err(why) => why,
             },
             Err(status) if is_final(&reason(&status)) => {

@@ -103,7 +103,8 @@ impl Survey {
         if let Some(look) = &self.look {
             let long = look.began.elapsed();
             if long >= LONG {
-                let message = format!("looking at the hardware has taken {} s so far: does a driver hang?", long.as_secs());
+                let message =
+                    format!("looking at the hardware has taken {} s so far: does a driver hang?", long.as_secs());
                 self.health = Some(complaint(message));
             }
         } else {

@@ -105,7 +105,8 @@ impl Execution {
             Ok(Ok(done)) => return Ok(done),
             Ok(Err(own)) => own,
             Err(e) if e.is_panic() => {
-                let message = "a fault of the agent's own ended it; its log has the place, and the machine may be half-way";
+                let message =
+                    "a fault of the agent's own ended it; its log has the place, and the machine may be half-way";
                 failed("AGENT_FAULT", FailureClass::NeedsOperator, message.to_owned(), json!({}))
             }
             Err(_) => {

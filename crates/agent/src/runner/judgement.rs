@@ -12,7 +12,11 @@ pub enum Verdict {
     Take(Fence),
     /// It is here already: it goes on, or its result goes out, under this fence.
     Known(Fence),
-    Refuse { code: &'static str, message: String, seen: Option<Fence> },
+    Refuse {
+        code: &'static str,
+        message: String,
+        seen: Option<Fence>,
+    },
 }
 
 /// `here` counts what runs or waits to run.
@@ -40,7 +44,11 @@ pub fn judge(journal: &Journal, task: &wire::Task, here: usize) -> Verdict {
     }
     if task.kind.is_none() {
         let version = env!("CARGO_PKG_VERSION");
-        return refuse("UNKNOWN_TASK", format!("agent {version} does not know this kind of task; update it"), Some(fence));
+        return refuse(
+            "UNKNOWN_TASK",
+            format!("agent {version} does not know this kind of task; update it"),
+            Some(fence),
+        );
     }
     if here >= QUEUE_MAX {
         return refuse("BUSY", format!("{here} tasks are here already"), Some(fence));

@@ -222,7 +222,11 @@ impl Runner {
             Verdict::Take(fence) | Verdict::Known(fence) => fence,
         };
         if let Err(e) = self.journal.raise(fence) {
-            return self.refuse(&task, "BUSY", format!("the fence cannot be written down, and nothing is done before: {e}"));
+            return self.refuse(
+                &task,
+                "BUSY",
+                format!("the fence cannot be written down, and nothing is done before: {e}"),
+            );
         }
         if let Some(mut entry) = self.journal.get(&id).cloned() {
             entry.fence = fence;
@@ -246,7 +250,11 @@ impl Runner {
         }
         if let Err(e) = self.journal.put(&id, Entry::new(&task, fence)) {
             drop(self.journal.forget(&id));
-            return self.refuse(&task, "BUSY", format!("the task cannot be written down, and nothing is done before: {e}"));
+            return self.refuse(
+                &task,
+                "BUSY",
+                format!("the task cannot be written down, and nothing is done before: {e}"),
+            );
         }
         tracing::info!(task = %id, %fence, kind = name(&kind), "a task has come");
         let deadline = task.deadline.as_ref().map(crate::clock::from_wire);
@@ -326,6 +334,7 @@ impl Runner {
     fn queue_result(&mut self, id: &str) {
         if self.link.is_some() && !self.unsent.iter().any(|other| other == id) {
             self.unsent.push_back(id.to_owned());
+            self.resend_at = Instant::now() + RESEND_EVERY;
         }
     }
 
@@ -449,10 +458,8 @@ impl Runner {
     }
 
     fn publish(&self) {
-        let now = Here {
-            running: self.running(),
-            ended: self.ended().map(|(id, entry, _)| task_of(id, entry)).collect(),
-        };
+        let now =
+            Here { running: self.running(), ended: self.ended().map(|(id, entry, _)| task_of(id, entry)).collect() };
         self.here.send_if_modified(|seen| {
             let changed = *seen != now;
             *seen = now;
@@ -484,7 +491,7 @@ impl Runner {
             };
         }
         let (id, spool) = self.spools.iter_mut().find(|(_, spool)| spool.waits())?;
-        let chunk = spool.next()?;
+        let chunk = spool.take()?;
         let fence = self.journal.get(id).map(|entry| entry.fence.into());
         Some(Message::Output(wire::TaskOutput {
             task_id: id.clone(),

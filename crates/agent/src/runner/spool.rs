@@ -44,7 +44,9 @@ impl Spool {
             match self.pieces.back_mut() {
                 // small prints share a piece, as long as it was not sent
                 Some(last)
-                    if last.stream == stream && last.offset >= self.sent && last.data.len() + part.len() <= CHUNK_MAX =>
+                    if last.stream == stream
+                        && last.offset >= self.sent
+                        && last.data.len() + part.len() <= CHUNK_MAX =>
                 {
                     last.data.extend_from_slice(part);
                 }
@@ -73,7 +75,7 @@ impl Spool {
     }
 
     /// Taken as sent with this.
-    pub fn next(&mut self) -> Option<Chunk> {
+    pub fn take(&mut self) -> Option<Chunk> {
         let piece = self.pieces.iter().find(|p| p.offset >= self.sent)?;
         let dropped = piece.offset - self.sent;
         self.sent = piece.offset + piece.data.len() as u64;
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
 
     fn all(spool: &mut Spool) -> Vec<Chunk> {
-        std::iter::from_fn(|| spool.next()).collect()
+        std::iter::from_fn(|| spool.take()).collect()
     }
 
     #[test]
@@ -113,9 +115,9 @@ mod tests {
         let sent: Vec<_> = all(&mut spool).into_iter().map(|c| (c.offset, c.stream, c.data)).collect();
         let expected = [(0, "stdout", b"ab".to_vec()), (2, "stderr", b"c".to_vec()), (3, "stdout", b"d".to_vec())];
         assert_eq!(sent, expected);
-        assert!(!spool.waits() && spool.next().is_none());
+        assert!(!spool.waits() && spool.take().is_none());
         spool.push("stdout", b"e");
-        assert_eq!(spool.next().map(|c| (c.offset, c.data)), Some((4, b"e".to_vec())));
+        assert_eq!(spool.take().map(|c| (c.offset, c.data)), Some((4, b"e".to_vec())));
     }
 
     #[test]
@@ -153,7 +155,10 @@ mod tests {
         assert_eq!(all(&mut spool).len(), 3);
         spool.stored(chunk);
         spool.rewind();
-        assert_eq!(all(&mut spool).iter().map(|c| (c.offset, c.dropped)).collect::<Vec<_>>(), [(chunk, 0), (2 * chunk, 0)]);
+        assert_eq!(
+            all(&mut spool).iter().map(|c| (c.offset, c.dropped)).collect::<Vec<_>>(),
+            [(chunk, 0), (2 * chunk, 0)]
+        );
         // in the middle of a piece: the piece goes again, and the server drops its beginning
         spool.stored(chunk + 10);
         spool.rewind();
@@ -162,7 +167,7 @@ mod tests {
         spool.rewind();
         assert!(all(&mut spool).is_empty() && spool.size == 0);
         spool.push("stdout", b"more");
-        assert_eq!(spool.next().map(|c| (c.offset, c.dropped)), Some((3 * chunk, 0)));
+        assert_eq!(spool.take().map(|c| (c.offset, c.dropped)), Some((3 * chunk, 0)));
     }
 
     #[test]

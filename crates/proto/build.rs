@@ -16,6 +16,9 @@ const FILES: &[&str] = &[
     "millwright/v1/finding.proto",
     "millwright/v1/hardware.proto",
     "millwright/v1/image.proto",
+    "millwright/v1/job.proto",
+    "millwright/v1/node.proto",
+    "millwright/v1/task.proto",
     "millwright/v1/token.proto",
 ];
 

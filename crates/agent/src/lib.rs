@@ -7,7 +7,7 @@ pub mod enrolment;
 pub mod folder;
 pub mod host;
 pub mod identity;
-mod installation;
+pub mod install;
 pub mod inventory;
 pub mod journal;
 mod logging;

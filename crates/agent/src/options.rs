@@ -10,7 +10,7 @@ use crate::folder::Folder;
 use crate::host::Host;
 use crate::identity::Identity;
 use crate::setting::Setting;
-use crate::{installation, logging, show};
+use crate::{install, logging, show};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use domain::Secret;
 use std::io::Write as _;
@@ -21,10 +21,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-const STATE: &str = "/var/lib/millwright-agent";
 /// Between tries to enrol.
 const RETRY_MAX: Duration = Duration::from_secs(30);
-const UNWANTED: u8 = 3;
+/// The server does not want this identity any more: starting again does not help.
+pub const UNWANTED: u8 = 3;
+const STOP_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(Parser)]
 #[command(
@@ -67,7 +68,7 @@ The bundle and the token are removed when they are used up. The same bundle may 
     /// Remove the agent from this machine, with everything it has brought
     #[command(after_help = "Example:
   millwright-agent uninstall")]
-    Uninstall(MachineOptions),
+    Uninstall(UninstallOptions),
     /// Show who this agent is, and what is in this machine
     #[command(after_help = "Examples:
   millwright-agent show
@@ -78,7 +79,7 @@ The bundle and the token are removed when they are used up. The same bundle may 
 #[derive(Args)]
 struct StateOptions {
     /// Folder of the agent's key, certificate and journal
-    #[arg(long, value_name = "DIR", default_value = STATE)]
+    #[arg(long, value_name = "DIR", default_value = install::STATE)]
     state: PathBuf,
 }
 
@@ -127,6 +128,24 @@ struct InstallOptions {
     /// The bundle from `millwright node bootstrap`; `-` reads standard input
     #[arg(long, value_name = "FILE")]
     bundle: PathBuf,
+    /// Folder for its state, instead of /var/lib/millwright-agent of the machine
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
+    /// A new bundle for an agent that is installed already
+    #[arg(long)]
+    replace: bool,
+    /// Leave it to somebody else to start it
+    #[arg(long)]
+    no_start: bool,
+}
+
+#[derive(Args)]
+struct UninstallOptions {
+    #[command(flatten)]
+    machine: MachineOptions,
+    /// Folder of its state, instead of /var/lib/millwright-agent of the machine
+    #[arg(long, value_name = "DIR")]
+    state: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -166,7 +185,7 @@ pub fn main() -> ExitCode {
         Command::Enroll(options) => with_runtime(enrol_command(options)),
         Command::Run(options) => with_runtime(run_command(options)),
         Command::Install(options) => install_command(&options),
-        Command::Uninstall(options) => installation::remove_everything(&Host::new(options.root)).map_err(Failure::from),
+        Command::Uninstall(options) => uninstall_command(&options),
         Command::Show(options) => show_command(&options),
     };
     match done {
@@ -249,9 +268,13 @@ fn bundle_of(options: &EnrolOptions) -> Result<(Bundle, Option<PathBuf>), String
 }
 
 async fn run_command(options: RunOptions) -> Result<(), Failure> {
-    let folder = Arc::new(Folder::open(&options.state.state)?);
+    let (host, state) = (Host::new(&options.machine.root), options.state.state);
+    // before anything is made there
+    if install::is_unfinished(&host, &state) {
+        return depart(&host, &state);
+    }
+    let folder = Arc::new(Folder::open(&state)?);
     let lock = folder.lock()?;
-    let host = Host::new(&options.machine.root);
     let setting = Setting::new(host.clone(), folder.clone());
     let stop = stop_signals()?;
     let identity = tokio::select! {
@@ -262,10 +285,9 @@ async fn run_command(options: RunOptions) -> Result<(), Failure> {
     match departure {
         Departure::Stopped => Ok(()),
         Departure::Uninstalled => {
-            tracing::info!("the server has the result of the uninstallation: the agent removes itself");
-            installation::remove_everything(&host)?;
+            let gone = depart(&host, &state);
             drop(lock);
-            Ok(())
+            gone
         }
         Departure::Banished { reason, message } => {
             Err(Failure { code: UNWANTED, message: banished(&identity.node_id, &reason, &message) })
@@ -273,10 +295,25 @@ async fn run_command(options: RunOptions) -> Result<(), Failure> {
     }
 }
 
+/// Everything of the agent's goes, and the process after it.
+fn depart(host: &Host, state: &Path) -> Result<(), Failure> {
+    tracing::info!("the agent was uninstalled by the server: it removes itself");
+    install::remove_everything(host, state)?;
+    // the unit would start it again, from memory, for anything else
+    match std::env::var_os(install::STARTED_BY_UNIT) {
+        Some(_) => Err(Failure {
+            code: u8::try_from(install::UNINSTALLED).unwrap_or(UNWANTED),
+            message: "the agent has removed itself".to_owned(),
+        }),
+        None => Ok(()),
+    }
+}
+
 fn banished(node: &str, reason: &str, message: &str) -> String {
+    let state = install::STATE;
     let now = match reason {
         "CLONED" => format!(
-            "this identity is in use on two machines, and both have stopped: find the copy, remove {STATE} there, then \
+            "this identity is in use on two machines, and both have stopped: find the copy, remove {state} there, then \
              `millwright node rebootstrap {node}` and enrol here with the new bundle"
         ),
         "DELETED" => format!(
@@ -350,10 +387,32 @@ fn stop_signals() -> Result<CancellationToken, String> {
 }
 
 fn install_command(options: &InstallOptions) -> Result<(), Failure> {
+    let host = Host::new(&options.machine.root);
+    let content = read_or_stdin(&options.bundle)?;
     // told before anything is changed on the machine
-    Bundle::load(&options.bundle)?;
-    installation::install(&Host::new(&options.machine.root), &options.bundle)?;
-    Ok(())
+    Bundle::parse(&content, &options.bundle.display().to_string())?;
+    let wanted = install::Options {
+        binary: std::env::current_exe().map_err(|e| format!("finding this program: {e}"))?,
+        state: options.state.clone().unwrap_or_else(|| host.path(install::STATE)),
+        replace: options.replace,
+        start: !options.no_start,
+    };
+    let installed = install::install(&host, &content, &wanted).map_err(|e| format!("installing the agent: {e}"))?;
+    let next = if installed.started { "it runs" } else { "start it: systemctl start millwright-agent" };
+    let said: String = installed.said.iter().map(|line| format!("{line}\n")).collect();
+    say(&format!("{said}the agent is installed; {next}"))
+}
+
+fn uninstall_command(options: &UninstallOptions) -> Result<(), Failure> {
+    let host = Host::new(&options.machine.root);
+    let state = options.state.clone().unwrap_or_else(|| host.path(install::STATE));
+    if host.systemd_runs() {
+        // not there, or not running, is as well: the lock tells
+        drop(host.call("systemctl", &["stop", "millwright-agent.service"], STOP_WITHIN));
+    }
+    let _lock = if state.is_dir() { Some(Folder::open(&state)?.lock()?) } else { None };
+    install::remove_everything(&host, &state)?;
+    say("the agent is removed from this machine; the server still has its node: millwright node remove NODE")
 }
 
 fn show_command(options: &ShowOptions) -> Result<(), Failure> {

@@ -33,7 +33,7 @@ impl Setting {
             clock: Clock::system(),
             dial: dial::tcp(),
             execute: Arc::new(|kind, context| Box::pin(async move { task::run(&kind, &context).await })),
-            after_restart: Arc::new(|_, _| None),
+            after_restart: Arc::new(task::after_restart),
         }
     }
 }

@@ -76,11 +76,30 @@ pub enum FindingKind {
     InstallFailed,
     /// Disks were to be erased, and it is not proven that they are.
     EraseFailed,
+    /// An agent's identity is in two places.
+    AgentCloned,
+    /// What an agent says of its hardware contradicts the machine that its node is.
+    NodeIdentityConflict,
+    /// A node is busy by its status, and no job works on it, or the other way round.
+    NodeJobMismatch,
+    /// A node's clock is too far off.
+    ClockSkew,
+    /// Node, boot node and machine are in states that do not belong together.
+    LayersDisagree,
 }
 
 impl FindingKind {
-    pub const ALL: [FindingKind; 4] =
-        [FindingKind::IdentityConflict, FindingKind::NotBooted, FindingKind::InstallFailed, FindingKind::EraseFailed];
+    pub const ALL: [FindingKind; 9] = [
+        FindingKind::IdentityConflict,
+        FindingKind::NotBooted,
+        FindingKind::InstallFailed,
+        FindingKind::EraseFailed,
+        FindingKind::AgentCloned,
+        FindingKind::NodeIdentityConflict,
+        FindingKind::NodeJobMismatch,
+        FindingKind::ClockSkew,
+        FindingKind::LayersDisagree,
+    ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -88,6 +107,11 @@ impl FindingKind {
             FindingKind::NotBooted => "NOT_BOOTED",
             FindingKind::InstallFailed => "INSTALL_FAILED",
             FindingKind::EraseFailed => "ERASE_FAILED",
+            FindingKind::AgentCloned => "AGENT_CLONED",
+            FindingKind::NodeIdentityConflict => "NODE_IDENTITY_CONFLICT",
+            FindingKind::NodeJobMismatch => "NODE_JOB_MISMATCH",
+            FindingKind::ClockSkew => "CLOCK_SKEW",
+            FindingKind::LayersDisagree => "LAYERS_DISAGREE",
         }
     }
 
@@ -107,6 +131,17 @@ impl FindingKind {
             }
             FindingKind::EraseFailed => {
                 "look at the disk; erase again: 'millwright boot erase NODE'; or destroy it, and retire the boot node: 'millwright boot retire NODE'"
+            }
+            FindingKind::AgentCloned => {
+                "find the copy and remove it; then let the right one go on with its key: 'millwright node repair NODE', or give it a new one: 'millwright node rebootstrap NODE'"
+            }
+            FindingKind::NodeIdentityConflict => {
+                "look at both machines; correct the record that is wrong ('millwright machine update MACHINE --serial SERIAL'), then go on with the node's job: 'millwright job retry_stage JOB'"
+            }
+            FindingKind::NodeJobMismatch => "have it compared and put right now: 'millwright node resume NODE'",
+            FindingKind::ClockSkew => "set the machine's clock, and have it kept by NTP",
+            FindingKind::LayersDisagree => {
+                "see what each of the three waits for ('millwright why NODE'), and move the one that is wrong; nothing is healed by guessing"
             }
         }
     }

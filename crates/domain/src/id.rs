@@ -5,7 +5,7 @@ use std::fmt;
 use uuid::Uuid;
 
 /// Prefixes that only the server hands out.
-const PREFIXES: [&str; 10] = ["mch_", "run_", "exe_", "ses_", "tok_", "job_", "nod_", "btn_", "ord_", "fnd_"];
+const PREFIXES: [&str; 11] = ["mch_", "run_", "exe_", "ses_", "tok_", "job_", "nod_", "btn_", "ord_", "fnd_", "tsk_"];
 
 macro_rules! id_type {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
@@ -56,6 +56,13 @@ id_type!(
     /// An install order.
     OrderId, "ord_");
 id_type!(FindingId, "fnd_");
+id_type!(
+    /// A node: one enrolment of a machine.
+    NodeId, "nod_");
+id_type!(JobId, "job_");
+id_type!(
+    /// One order to a node's agent.
+    TaskId, "tsk_");
 
 impl MachineId {
     /// A machine id chosen by the caller.

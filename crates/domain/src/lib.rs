@@ -3,6 +3,7 @@
 //! Pure: no async, no clock, no database, no wire. What time it is and what the world looks like
 //! come in as arguments, so that everything here replays and can be tested to exhaustion.
 
+pub mod agent;
 pub mod boot_decision;
 pub mod boot_node;
 pub mod boot_workflow;
@@ -18,6 +19,10 @@ pub mod identity;
 pub mod image;
 pub mod install_order;
 pub mod install_report;
+pub mod job;
+pub mod job_action;
+pub mod job_stage;
+pub mod layers;
 pub mod lifecycle;
 pub mod limits;
 pub mod link;
@@ -25,6 +30,7 @@ pub mod look;
 pub mod mac;
 pub mod machine;
 pub mod metric;
+pub mod node;
 pub mod observation;
 pub mod pin;
 pub mod plan;
@@ -33,6 +39,7 @@ pub mod run;
 pub mod secret;
 pub mod stage;
 pub mod step;
+pub mod task;
 #[cfg(test)]
 mod testing;
 pub mod time;
@@ -40,7 +47,9 @@ pub mod token;
 mod words;
 
 pub use error::{Code, Error, Reason};
-pub use id::{BootNodeId, ExecutionId, FindingId, MachineId, OrderId, RunId, SessionId, TokenId};
+pub use id::{
+    BootNodeId, ExecutionId, FindingId, JobId, MachineId, NodeId, OrderId, RunId, SessionId, TaskId, TokenId,
+};
 pub use mac::MacAddress;
 pub use secret::Secret;
 pub use time::Timestamp;

@@ -53,6 +53,23 @@ pub enum Guard {
     AttemptsSpent,
     /// The linked machine serves nobody, and no run is active on it.
     NotInUse,
+    /// Of a node.
+    Node(NodeGuard),
+}
+
+/// What must hold of a node, its agent or its job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeGuard {
+    /// Its agent has enrolled, and its health checks pass.
+    EnrolledAndHealthy,
+    /// Several heartbeats without a gap, the last one of late.
+    SteadyHeartbeat,
+    /// The probes that are named for it pass, and its heartbeat is steady.
+    ProbesPass,
+    /// A job holds the node from the same transaction on.
+    OwningJob,
+    /// Its agent's identity was kept, and not taken back.
+    IdentityKept,
 }
 
 impl Guard {
@@ -67,7 +84,14 @@ impl Guard {
                 "`force`, a workflow is assigned, a comment if it is the one that failed, and the linked machine is not in use"
             }
             Guard::AttemptsSpent => "the third failed attempt",
-            Guard::NotInUse => "the linked machine is not in service and has no active run",
+            Guard::NotInUse => {
+                "the linked machine is not in service and has no active run, and its node is retired or deleted"
+            }
+            Guard::Node(NodeGuard::EnrolledAndHealthy) => "its agent has enrolled and its health checks pass",
+            Guard::Node(NodeGuard::SteadyHeartbeat) => "several heartbeats without a gap",
+            Guard::Node(NodeGuard::ProbesPass) => "the named health probes pass, and its heartbeat is steady",
+            Guard::Node(NodeGuard::OwningJob) => "a job holds the node, from the same commit on",
+            Guard::Node(NodeGuard::IdentityKept) => "its agent's identity was kept",
         }
     }
 }
@@ -89,6 +113,12 @@ pub enum Deadline {
     FindingAfter(std::time::Duration),
     /// An attempt that says nothing for so long has failed.
     Silence(std::time::Duration),
+    /// Ends with the job that holds the node.
+    OwningJob,
+    /// Nobody took it by the time that it names.
+    TakenBy,
+    /// Whoever has it says a word within so long, again and again.
+    Lease(std::time::Duration),
 }
 
 impl Deadline {
@@ -101,6 +131,9 @@ impl Deadline {
             Deadline::ActiveRun => "ends with the active run".to_owned(),
             Deadline::FindingAfter(span) => format!("a finding after {} min", span.as_secs() / 60),
             Deadline::Silence(span) => format!("an attempt without a word for {} min has failed", span.as_secs() / 60),
+            Deadline::OwningJob => "ends with the job that holds it".to_owned(),
+            Deadline::TakenBy => "expires when its agent has not come by `take_by`".to_owned(),
+            Deadline::Lease(span) => format!("expires {} s after the agent's last word", span.as_secs()),
         }
     }
 }

@@ -118,7 +118,8 @@ fn move_to_ready(tx: &mut Tx<'_>, machine: &Machine, look: &Look) -> TxResult<()
         | Guard::WorkflowAssigned
         | Guard::ForcedReset
         | Guard::AttemptsSpent
-        | Guard::NotInUse => Err(Error::internal("a reconciler moves only what it has inspected")),
+        | Guard::NotInUse
+        | Guard::Node(_) => Err(Error::internal("a reconciler moves only what it has inspected")),
     };
     machine::set_phase(tx, machine, &change, &cause, guard).map(drop)
 }

@@ -185,9 +185,11 @@ impl Facts<'_> {
                 Ok(())
             }
             Guard::NotInUse => self.not_in_use(),
-            Guard::NoActiveRun | Guard::InClusterAndNoActiveRun | Guard::Inspected | Guard::AttemptsSpent => {
-                Err(Error::internal("not a guard of an operator's move of a boot node"))
-            }
+            Guard::NoActiveRun
+            | Guard::InClusterAndNoActiveRun
+            | Guard::Inspected
+            | Guard::AttemptsSpent
+            | Guard::Node(_) => Err(Error::internal("not a guard of an operator's move of a boot node")),
         }
     }
 

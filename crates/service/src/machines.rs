@@ -276,9 +276,12 @@ fn move_phase(
         Guard::None => Ok(()),
         Guard::NoActiveRun => no_active_run(&there),
         Guard::InClusterAndNoActiveRun => no_active_run(&there).and_then(|()| in_cluster.clone()),
-        Guard::Inspected | Guard::WorkflowAssigned | Guard::ForcedReset | Guard::AttemptsSpent | Guard::NotInUse => {
-            Err(Error::internal("not an operator's guard"))
-        }
+        Guard::Inspected
+        | Guard::WorkflowAssigned
+        | Guard::ForcedReset
+        | Guard::AttemptsSpent
+        | Guard::NotInUse
+        | Guard::Node(_) => Err(Error::internal("not an operator's guard")),
     };
     let change = PhaseChange { to, active_run: active.map(|r| r.id), previous_phase: there.previous_phase, conditions };
     Ok(match machine::set_phase(tx, &there, &change, cause, guard)? {

@@ -220,9 +220,11 @@ fn raise(path: &Path, gone: Reached, ambient: &dyn Ambient) -> Result<(), DbErro
     let mut db = Sqlite::open(path)?;
     let now = ambient.now().micros();
     db.begin_write()?;
+    // where nothing is replaced, nobody tells what has come since the backup: the time is above every epoch before it
+    let reached = if gone.epoch == 0 { now / 1_000_000 } else { gone.epoch };
     db.exec(
         "UPDATE meta SET value = CAST(MAX(CAST(value AS BIGINT), $1) + 1 AS TEXT) WHERE name = 'epoch'",
-        &[gone.epoch.into()],
+        &[reached.into()],
     )?;
     db.exec("UPDATE log_head SET seq = MAX(seq, $1) + $2 WHERE one = 1", &[gone.head.into(), LEAP.into()])?;
     // written past the primitive: its columns are those of every schema that a backup can have

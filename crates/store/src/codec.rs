@@ -22,7 +22,7 @@ pub(crate) fn from_json<'a, T: Deserialize<'a>>(what: &str, text: &'a str) -> Re
     serde_json::from_str(text).map_err(|e| DbError::Defect(format!("{what} in the database does not read: {e}")))
 }
 
-fn unknown(what: &str, text: &str) -> DbError {
+pub(crate) fn unknown(what: &str, text: &str) -> DbError {
     DbError::Defect(format!("{what} {text:?} in the database is unknown to this version"))
 }
 

@@ -155,13 +155,14 @@ crate::statements! {
     GET = concat!("SELECT ", execution_columns!(), " FROM executions WHERE execution_id = $1");
     BY_SUBJECT = concat!("SELECT ", execution_columns!(), " FROM executions WHERE subject = $1 ORDER BY execution_id DESC LIMIT 1");
     LIST = concat!("SELECT ", execution_columns!(), " FROM executions WHERE execution_id < $1");
-    OPEN = concat!("SELECT ", execution_columns!(), " FROM executions WHERE status IN ('ready', 'running', 'waiting') ORDER BY execution_id LIMIT $1");
+    OPEN = concat!("SELECT ", execution_columns!(), " FROM executions WHERE status IN ('ready', 'running', 'waiting') AND workflow = $1 ORDER BY execution_id LIMIT $2");
     OPEN_OF_SUBJECTS = concat!("SELECT ", execution_columns!(), " FROM executions WHERE status IN ('ready', 'running', 'waiting') AND subject IN ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32)");
     INSERT = "INSERT INTO executions(execution_id, workflow, workflow_version, subject, machine_id, status, position, stage, attempt, settle_ms, facts, failure, waiting_for, wake_at, deadline, holder, epoch, fence, cancel_by, cancel_reason, entries, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, 'ready', $6, '', 0, 0, '{}', '', $7, $8, $9, NULL, $10, 0, '', '', 1, $8, $8)";
     JOURNAL_INSERT = "INSERT INTO journal(execution_id, number, at, fence, entry, detail) VALUES ($1, $2, $3, $4, $5, $6)";
     JOURNAL = "SELECT number, at, fence, entry, detail FROM journal WHERE execution_id = $1 ORDER BY number LIMIT $2";
     RECORD = "UPDATE executions SET status = $5, position = $6, stage = $7, attempt = $8, settle_ms = $9, facts = $10, failure = $11, waiting_for = $12, wake_at = CASE WHEN cancel_by <> '' AND $19 = 0 THEN CAST($17 AS BIGINT) ELSE CAST($13 AS BIGINT) END, deadline = $14, holder = $15, entries = $16, updated_at = $17 WHERE execution_id = $1 AND epoch = $2 AND fence = $3 AND holder = $4 AND status = 'running' AND entries = $18 AND EXISTS (SELECT 1 FROM sessions s WHERE s.session_id = $4 AND s.state = 'live')";
     STILL_HELD = "SELECT 1 FROM executions WHERE execution_id = $1 AND epoch = $2 AND fence = $3 AND holder = $4 AND status = 'running'";
+    WAKE = "UPDATE executions SET wake_at = $2, updated_at = $2 WHERE execution_id = $1 AND status = 'waiting' AND wake_at > $2";
     NEXT_WAKE = "SELECT wake_at FROM executions WHERE status IN ('ready', 'waiting') ORDER BY wake_at LIMIT 1";
     REQUEST_CANCEL = "UPDATE executions SET cancel_by = $2, cancel_reason = $3, wake_at = CASE WHEN status = 'running' THEN wake_at ELSE $4 END, updated_at = $4 WHERE execution_id = $1 AND cancel_by = '' AND status IN ('ready', 'running', 'waiting')";
     HELD_BY = "SELECT execution_id, cancel_by FROM executions WHERE holder = $1 AND status = 'running' ORDER BY execution_id";
@@ -267,7 +268,8 @@ fn read(row: &Row) -> Result<Execution, DbError> {
     })
 }
 
-fn epoch(tx: &mut Tx<'_>) -> TxResult<u64> {
+/// Raised when a backup is restored.
+pub fn epoch(tx: &mut Tx<'_>) -> TxResult<u64> {
     tx.row(EPOCH, &[])?.map_or(Ok(1), |row| Ok(row.uint(0)?))
 }
 
@@ -349,9 +351,9 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, before: &str, limit: usize) -> TxR
     Ok(tx.rows(&sql, &clause.params)?.iter().map(read).collect::<Result<_, _>>()?)
 }
 
-/// Executions that have not ended, oldest first.
-pub fn list_open(tx: &mut Tx<'_>, limit: usize) -> TxResult<Vec<Execution>> {
-    Ok(tx.rows(OPEN, params![limit])?.iter().map(read).collect::<Result<_, _>>()?)
+/// Executions of one kind that have not ended, oldest first.
+pub fn list_open(tx: &mut Tx<'_>, workflow: &str, limit: usize) -> TxResult<Vec<Execution>> {
+    Ok(tx.rows(OPEN, params![workflow, limit])?.iter().map(read).collect::<Result<_, _>>()?)
 }
 
 /// Takes due executions for a session, the longest due first, raising their fences. A session that was
@@ -448,6 +450,15 @@ pub fn request_cancel(tx: &mut Tx<'_>, id: &ExecutionId, request: &CancelRequest
     tx.signal(Signal::CancelRequested(id.clone()));
     tx.signal(Signal::WorkReady);
     Ok(changed == 1)
+}
+
+/// What it waits for may have come: it is looked at again at once. One that a worker has looks by itself.
+pub fn wake(tx: &mut Tx<'_>, id: &ExecutionId) -> TxResult<()> {
+    let now = tx.now();
+    if tx.exec(WAKE, params![id.as_str(), now])? == 1 {
+        tx.signal(Signal::WorkReady);
+    }
+    Ok(())
 }
 
 /// An execution that a session holds.

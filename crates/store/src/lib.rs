@@ -16,6 +16,7 @@ macro_rules! statements {
 }
 pub(crate) use statements;
 
+pub mod agent;
 mod ambient;
 pub mod audit;
 mod backup;
@@ -35,9 +36,11 @@ pub mod idempotency;
 pub mod image;
 pub mod inspect;
 pub mod install_order;
+pub mod job;
 mod log;
 pub mod machine;
 mod newest;
+pub mod node;
 pub mod observation;
 pub mod pin;
 mod place;
@@ -59,6 +62,8 @@ pub mod step_log;
 mod store;
 pub mod sweep;
 pub mod switch;
+pub mod task;
+pub mod task_output;
 pub mod token;
 mod transition;
 mod tx;

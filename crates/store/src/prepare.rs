@@ -6,14 +6,16 @@ use crate::error::DbError;
 use crate::servers::Newest;
 use crate::store::{Options, connect};
 use crate::{
-    audit, boot_node, boot_workflow, census, credential, execution, finding, hold, idempotency, image, install_order,
-    log, machine, newest, observation, pin, plan, postgres, run, schema, session, step_log, sweep, switch, token,
+    agent, audit, boot_node, boot_workflow, census, credential, execution, finding, hold, idempotency, image,
+    install_order, job, log, machine, newest, node, observation, pin, plan, postgres, run, schema, session, step_log,
+    sweep, switch, task, task_output, token,
 };
 use domain::Timestamp;
 
 type Named<T> = &'static [(&'static str, T)];
 
 const STATEMENTS: Named<Named<&'static str>> = &[
+    ("agent", agent::STATEMENTS),
     ("audit", audit::STATEMENTS),
     ("boot_node", boot_node::STATEMENTS),
     ("boot_workflow", boot_workflow::STATEMENTS),
@@ -25,9 +27,11 @@ const STATEMENTS: Named<Named<&'static str>> = &[
     ("idempotency", idempotency::STATEMENTS),
     ("image", image::STATEMENTS),
     ("install_order", install_order::STATEMENTS),
+    ("job", job::STATEMENTS),
     ("log", log::STATEMENTS),
     ("machine", machine::STATEMENTS),
     ("newest", newest::STATEMENTS),
+    ("node", node::STATEMENTS),
     ("observation", observation::STATEMENTS),
     ("pin", pin::STATEMENTS),
     ("plan", plan::STATEMENTS),
@@ -37,18 +41,24 @@ const STATEMENTS: Named<Named<&'static str>> = &[
     ("step_log", step_log::STATEMENTS),
     ("sweep", sweep::STATEMENTS),
     ("switch", switch::STATEMENTS),
+    ("task", task::STATEMENTS),
+    ("task_output", task_output::STATEMENTS),
     ("token", token::STATEMENTS),
 ];
 
 const PAIRS: Named<Named<Pair>> = &[
+    ("agent", agent::PAIRS),
     ("boot_node", boot_node::PAIRS),
     ("credential", credential::PAIRS),
     ("execution", execution::PAIRS),
     ("finding", finding::PAIRS),
     ("image", image::PAIRS),
+    ("job", job::PAIRS),
     ("machine", machine::PAIRS),
+    ("node", node::PAIRS),
     ("pin", pin::PAIRS),
     ("session", session::PAIRS),
+    ("task", task::PAIRS),
     ("token", token::PAIRS),
 ];
 

@@ -172,6 +172,60 @@ const MIGRATIONS: &[&[&str]] = &[&[
     "CREATE INDEX findings_by_state ON findings(state, finding_id)",
     // a machine that boots is looked for by its serial number in whatever case
     "CREATE INDEX machine_identifiers_folded ON machine_identifiers(kind, lower(value))",
+], &[
+    "CREATE TABLE nodes(
+        node_id {key} PRIMARY KEY, name {key} NOT NULL, status {key} NOT NULL, version BIGINT NOT NULL, status_reason TEXT NOT NULL,
+        status_changed_at BIGINT NOT NULL, cordoned_by {key} NOT NULL, cordon_reason TEXT NOT NULL,
+        machine_id {key} REFERENCES machines(machine_id), active_job_id {key}, agent_mode {key} NOT NULL, agent_mode_by TEXT NOT NULL,
+        task_fence BIGINT NOT NULL, created_at BIGINT NOT NULL, created_by TEXT NOT NULL)",
+    "CREATE INDEX nodes_by_status ON nodes(status, node_id)",
+    // one enrolment of a machine at a time; after a removal another one may come
+    "CREATE UNIQUE INDEX nodes_by_machine ON nodes(machine_id) WHERE machine_id IS NOT NULL AND status <> 'deleted'",
+    "CREATE UNIQUE INDEX nodes_by_name ON nodes(name) WHERE status <> 'deleted'",
+    // beside the nodes: to be heard of raises nobody's version
+    "CREATE TABLE agents(
+        node_id {key} PRIMARY KEY REFERENCES nodes(node_id), key_sha256 {key} NOT NULL, key_spki {bytes} NOT NULL, state {key} NOT NULL,
+        state_reason TEXT NOT NULL, epoch BIGINT NOT NULL, session BIGINT NOT NULL, confirmed BIGINT NOT NULL, enrolled_at BIGINT NOT NULL,
+        certificate_until BIGINT NOT NULL, agent_version TEXT NOT NULL, boot_id TEXT NOT NULL, beats BIGINT NOT NULL, last_beat BIGINT,
+        skew_ms BIGINT NOT NULL, inventory TEXT NOT NULL, inventory_digest TEXT NOT NULL, health TEXT NOT NULL)",
+    // a key is one node's, for ever
+    "CREATE UNIQUE INDEX agents_by_key ON agents(key_sha256)",
+    "CREATE TABLE bootstrap_tokens(
+        hash {key} PRIMARY KEY, node_id {key} NOT NULL REFERENCES nodes(node_id), expires_at BIGINT NOT NULL, issued_by TEXT NOT NULL,
+        issued_at BIGINT NOT NULL, key_sha256 TEXT, bound_at BIGINT, withdrawn BIGINT NOT NULL)",
+    "CREATE INDEX bootstrap_tokens_by_node ON bootstrap_tokens(node_id)",
+    // the authority that signs agents' certificates; its key is sealed before it comes here
+    "CREATE TABLE agent_authority(
+        one BIGINT PRIMARY KEY CHECK (one = 1), certificate {bytes} NOT NULL, sealed {bytes} NOT NULL, key_id {key} NOT NULL,
+        created_at BIGINT NOT NULL)",
+    "CREATE TABLE jobs(
+        job_id {key} PRIMARY KEY, kind {key} NOT NULL, mode {key} NOT NULL, node_id {key} NOT NULL REFERENCES nodes(node_id),
+        status {key} NOT NULL, version BIGINT NOT NULL, stage {key} NOT NULL, attempt BIGINT NOT NULL, execution_id {key} NOT NULL,
+        purpose TEXT NOT NULL, first_stage BIGINT NOT NULL, afterwards TEXT NOT NULL, failure_class {key} NOT NULL,
+        failure_code {key} NOT NULL, failure_message TEXT NOT NULL, observed TEXT NOT NULL, done TEXT NOT NULL, parameters TEXT NOT NULL,
+        clean_record TEXT NOT NULL, requested_by {key} NOT NULL, reason TEXT NOT NULL, created_at BIGINT NOT NULL,
+        updated_at BIGINT NOT NULL, finished_at BIGINT, tasks_since BIGINT NOT NULL)",
+    // the database itself refuses a second job at work on a node
+    "CREATE UNIQUE INDEX one_open_job ON jobs(node_id) WHERE status NOT IN ('completed', 'cancelled', 'reconciled')",
+    "CREATE INDEX jobs_by_node ON jobs(node_id, job_id)",
+    "CREATE INDEX jobs_by_status ON jobs(status, job_id)",
+    "CREATE VIEW node_onboardings AS SELECT job_id, node_id, status, stage, attempt, failure_class, observed FROM jobs WHERE kind = 'onboarding'",
+    "CREATE VIEW node_decommissions AS SELECT job_id, node_id, mode, status, stage, attempt, failure_class, observed FROM jobs WHERE kind = 'decommission'",
+    "CREATE TABLE tasks(
+        task_id {key} PRIMARY KEY, node_id {key} NOT NULL REFERENCES nodes(node_id), job_id {key} NOT NULL, stage TEXT NOT NULL,
+        operation {key} NOT NULL, kind {key} NOT NULL, body {bytes} NOT NULL, status {key} NOT NULL, version BIGINT NOT NULL,
+        epoch BIGINT NOT NULL, fence BIGINT NOT NULL, requeues BIGINT NOT NULL, queued_at BIGINT NOT NULL, dispatched_at BIGINT,
+        lease_until BIGINT, take_by BIGINT NOT NULL, result TEXT NOT NULL, signature {bytes} NOT NULL, expired_because TEXT NOT NULL,
+        output_bytes BIGINT NOT NULL, ordered_by {key} NOT NULL)",
+    // one at a time, and the same operation never twice
+    "CREATE UNIQUE INDEX one_live_task ON tasks(node_id) WHERE status IN ('queued', 'dispatched')",
+    "CREATE UNIQUE INDEX tasks_by_operation ON tasks(operation)",
+    "CREATE INDEX tasks_by_node ON tasks(node_id, task_id)",
+    "CREATE INDEX tasks_by_job ON tasks(job_id, task_id)",
+    "CREATE INDEX live_tasks ON tasks(task_id) WHERE status IN ('queued', 'dispatched')",
+    "CREATE TABLE task_output(
+        task_id {key} NOT NULL REFERENCES tasks(task_id), start_at BIGINT NOT NULL, at BIGINT NOT NULL, stream TEXT NOT NULL,
+        data {bytes} NOT NULL, PRIMARY KEY (task_id, start_at))",
 ]];
 
 /// `{key}`: text compared byte by byte, so that keyset paging has one order on both databases.

@@ -75,6 +75,9 @@ pub fn tell_zeros() {
     edges::<domain::install_order::OrderState>();
     edges::<domain::image::ImageState>();
     edges::<domain::finding::FindingState>();
+    edges::<domain::node::NodeStatus>();
+    edges::<domain::job::JobStatus>();
+    edges::<domain::task::TaskStatus>();
     for reason in ["conflict", "full", "away", "unknown", "defect"] {
         metrics::counter!(metric::COMMIT_FAILURES.name, "reason" => reason).increment(0);
     }

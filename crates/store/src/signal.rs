@@ -2,7 +2,7 @@
 //! "look again": the truth is in the rows, and a periodic look finds what a lost signal would have told.
 
 use crate::rising::{Follower, Rising};
-use domain::{BootNodeId, ExecutionId, MachineId, RunId};
+use domain::{BootNodeId, ExecutionId, JobId, MachineId, NodeId, RunId};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use tokio::sync::{Notify, broadcast};
@@ -19,6 +19,10 @@ pub enum Signal {
     MachineChanged(MachineId),
     /// The boot node moved, was described anew or is further on.
     BootNodeChanged(BootNodeId),
+    /// The node moved, a task waits for its agent, or its identity was stopped: whoever has its stream looks.
+    NodeChanged(NodeId),
+    /// The job moved, or is further on.
+    JobChanged(JobId),
 }
 
 /// Cancel requests that a slow engine may have to catch up with; the engine also looks by itself.
@@ -33,6 +37,8 @@ pub struct Signals {
     log_grew: Rising,
     outputs: Followed<RunId>,
     boot_nodes: Followed<BootNodeId>,
+    nodes: Followed<NodeId>,
+    jobs: Followed<JobId>,
     machines: broadcast::Sender<MachineId>,
 }
 
@@ -44,6 +50,8 @@ impl Signals {
             log_grew: Rising::default(),
             outputs: Followed::default(),
             boot_nodes: Followed::default(),
+            nodes: Followed::default(),
+            jobs: Followed::default(),
             machines: broadcast::channel(MACHINE_BACKLOG).0,
         }
     }
@@ -60,6 +68,8 @@ impl Signals {
                 Signal::MachineChanged(id) => drop(self.machines.send(id)),
                 Signal::Output(run) => self.outputs.raise(&run),
                 Signal::BootNodeChanged(node) => self.boot_nodes.raise(&node),
+                Signal::NodeChanged(node) => self.nodes.raise(&node),
+                Signal::JobChanged(job) => self.jobs.raise(&job),
             }
         }
     }
@@ -96,28 +106,48 @@ impl Signals {
     pub fn boot_node(&self, node: &BootNodeId) -> Follower {
         self.boot_nodes.follow(node)
     }
+
+    /// Changes whenever there may be something for the node's agent, in this process.
+    pub fn node(&self, node: &NodeId) -> Follower {
+        self.nodes.follow(node)
+    }
+
+    /// Changes whenever the job does, in this process.
+    pub fn job(&self, job: &JobId) -> Follower {
+        self.jobs.follow(job)
+    }
 }
 
 /// What somebody follows, by its id.
-struct Followed<K>(Mutex<HashMap<K, Rising>>);
+struct Followed<K>(Mutex<Following<K>>);
+
+struct Following<K> {
+    all: HashMap<K, Rising>,
+    /// What nobody follows any more is forgotten when there are so many: the cost of it stays with who is new.
+    forget_at: usize,
+}
+
+const FORGET_FROM: usize = 64;
 
 impl<K> Default for Followed<K> {
     fn default() -> Self {
-        Self(Mutex::new(HashMap::new()))
+        Self(Mutex::new(Following { all: HashMap::new(), forget_at: FORGET_FROM }))
     }
 }
 
 impl<K: Clone + Eq + std::hash::Hash> Followed<K> {
     fn raise(&self, id: &K) {
-        if let Some(rising) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(id) {
+        if let Some(rising) = self.0.lock().unwrap_or_else(PoisonError::into_inner).all.get(id) {
             rising.raise();
         }
     }
 
     fn follow(&self, id: &K) -> Follower {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // what nobody follows any more is forgotten
-        all.retain(|_, rising| rising.followers() > 0);
-        all.entry(id.clone()).or_default().follow()
+        let mut following = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if following.all.len() >= following.forget_at {
+            following.all.retain(|_, rising| rising.followers() > 0);
+            following.forget_at = (following.all.len() * 2).max(FORGET_FROM);
+        }
+        following.all.entry(id.clone()).or_default().follow()
     }
 }

@@ -44,7 +44,8 @@ fn unguarded(guard: Guard) -> Result<(), Error> {
         | Guard::Inspected
         | Guard::WorkflowAssigned
         | Guard::ForcedReset
-        | Guard::NotInUse => Err(Error::internal("a machine's own moves have no such guard")),
+        | Guard::NotInUse
+        | Guard::Node(_) => Err(Error::internal("a machine's own moves have no such guard")),
     }
 }
 
@@ -109,7 +110,8 @@ fn with_workflow(guard: Guard) -> Result<(), Error> {
         | Guard::InClusterAndNoActiveRun
         | Guard::Inspected
         | Guard::ForcedReset
-        | Guard::NotInUse => unguarded(guard),
+        | Guard::NotInUse
+        | Guard::Node(_) => unguarded(guard),
     }
 }
 

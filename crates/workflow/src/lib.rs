@@ -3,6 +3,8 @@
 
 mod erasure;
 pub mod install;
+pub mod job;
 mod run;
 
+pub use job::{JOB_WORKFLOW, JobWorkflow, NodePolicy};
 pub use run::{RUN_WORKFLOW, RUN_WORKFLOW_VERSION, RunWorkflow};

@@ -49,7 +49,8 @@ pub async fn run(setting: Setting, identity: Identity, stop: CancellationToken) 
 
 async fn keep(setting: &Setting, identity: Identity, runner: &runner::Handle) -> Departure {
     let mut backoff = Backoff::default();
-    let mut session = Session::new(setting.clone(), identity, runner.clone(), Survey::new(setting.host.clone()));
+    let survey = Survey::new(setting.host.clone(), setting.folder.path().to_owned());
+    let mut session = Session::new(setting.clone(), identity, runner.clone(), survey);
     // a certificate that is refused, or seems to have ended, is renewed at once, but not over and over
     let mut renewed = false;
     loop {
@@ -63,8 +64,14 @@ async fn keep(setting: &Setting, identity: Identity, runner: &runner::Handle) ->
                 tracing::warn!(wait = ?rounded(wait), "the connection is lost: {why}");
                 wait
             }
-            Ended::SentAway { message, after } => {
+            Ended::SentAway { message, after, halt } => {
                 renewed = false;
+                if halt {
+                    tracing::error!(
+                        "the server has stopped this agent: {message}; its tasks end, and it asks again later"
+                    );
+                    runner.tell(runner::Command::EndAll(message.clone())).await;
+                }
                 let wait = if after.is_zero() { backoff.lost() } else { backoff.told(after) };
                 tracing::info!(wait = ?rounded(wait), "the server sends the agent away for a while: {message}");
                 wait

@@ -36,9 +36,11 @@ pub enum Ended {
     Failed(String),
     /// It did, and is over.
     Lost(String),
+    /// `halt`: its tasks must end, too.
     SentAway {
         message: String,
         after: Duration,
+        halt: bool,
     },
     /// The certificate was not taken, and there is a fresh one to come back with.
     Renewed,
@@ -151,7 +153,16 @@ impl Session {
             tracing::warn!("the server does not take the certificate ({}): asking for a fresh one", told(&status));
             return self.renew_now(client).await;
         }
-        Ended::Failed(told(&status))
+        let why = told(&status);
+        // a certificate that is beyond renewal is refused before anything can be said
+        let alerts = ["CertificateExpired", "CertificateRevoked", "CertificateUnknown", "BadCertificate", "UnknownCA"];
+        if alerts.iter().any(|alert| why.contains(alert)) {
+            let node = &self.identity.node_id;
+            return Ended::Failed(format!(
+                "{why}; ask for a new bundle (millwright node rebootstrap {node}) and enrol again"
+            ));
+        }
+        Ended::Failed(why)
     }
 
     async fn renew_now(&mut self, client: Client) -> Ended {
@@ -331,9 +342,10 @@ async fn send(control: &mpsc::Sender<FromAgent>, message: Message) -> Result<(),
 
 fn sent_away(away: GoAway) -> Ended {
     let retries = matches!(away.reason.as_str(), "RETRY" | "SHUTTING_DOWN");
-    if is_final(&away.reason) || (away.retry_after_seconds == 0 && !retries) {
+    if away.retry_after_seconds == 0 && !retries {
         return Ended::Banished { reason: away.reason, message: away.message };
     }
+    let halt = is_final(&away.reason);
     let message = if away.message.is_empty() { away.reason } else { format!("{} ({})", away.message, away.reason) };
-    Ended::SentAway { message, after: Duration::from_secs(away.retry_after_seconds.into()) }
+    Ended::SentAway { message, after: Duration::from_secs(away.retry_after_seconds.into()), halt }
 }

@@ -3,9 +3,8 @@
 
 use crate::host::Host;
 use crate::inventory;
-use prost::Message as _;
 use proto::agent::v1::{Facts, Health, Inventory, Probe};
-use sha2::{Digest as _, Sha256};
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
@@ -20,6 +19,7 @@ const FACTS_WITHIN: Duration = Duration::from_secs(3);
 
 pub struct Survey {
     host: Host,
+    state: PathBuf,
     look: Option<Look>,
     inventory_at: Option<Instant>,
     health_at: Option<Instant>,
@@ -47,9 +47,10 @@ pub struct News {
 }
 
 impl Survey {
-    pub fn new(host: Host) -> Self {
+    pub fn new(host: Host, state: PathBuf) -> Self {
         Self {
             host,
+            state,
             look: None,
             inventory_at: None,
             health_at: None,
@@ -88,9 +89,9 @@ impl Survey {
         match found {
             Ok((inventory, health)) => {
                 self.health = Some(health);
-                if let Some(inventory) = inventory {
-                    let digest = digest(&inventory);
-                    self.inventory = Some((inventory, digest));
+                if let Some(found) = inventory {
+                    let digest = inventory::digest(&found);
+                    self.inventory = Some((found, digest));
                 }
             }
             Err(e) => self.health = Some(complaint(format!("looking at the hardware went wrong: {e}"))),
@@ -110,9 +111,9 @@ impl Survey {
         } else {
             let whole = due(self.inventory_at, INVENTORY_EVERY);
             if whole || due(self.health_at, HEALTH_EVERY) {
-                let host = self.host.clone();
+                let (host, state) = (self.host.clone(), self.state.clone());
                 let work = tokio::task::spawn_blocking(move || {
-                    (whole.then(|| inventory::inventory(&host)), inventory::health(&host))
+                    (whole.then(|| inventory::inventory(&host)), inventory::health_of(&host, &state))
                 });
                 self.look = Some(Look { began: Instant::now(), whole, work });
             }
@@ -131,9 +132,4 @@ impl Survey {
 
 fn complaint(message: String) -> Health {
     Health { gpus: Vec::new(), probes: vec![Probe { name: "agent_survey".to_owned(), ok: false, message }] }
-}
-
-/// Of everything that was found: another one, another machine or another part in it.
-fn digest(inventory: &Inventory) -> String {
-    Sha256::digest(inventory.encode_to_vec()).iter().map(|b| format!("{b:02x}")).collect()
 }

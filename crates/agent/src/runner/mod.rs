@@ -28,6 +28,9 @@ use tokio_util::sync::CancellationToken;
 const COMMANDS: usize = 16;
 /// Output of this many tasks is kept at most; each is bounded by itself.
 const SPOOLS_MAX: usize = 4;
+/// Between two messages of output or result: small prints gather meanwhile, and a server that bounds what it is sent is
+/// not flooded.
+const BULK_EVERY: Duration = Duration::from_millis(33);
 /// A result that nobody has stored is told again after this.
 const RESEND_EVERY: Duration = Duration::from_secs(30);
 /// At the end of the agent a task has this long to stop.
@@ -53,6 +56,8 @@ pub enum Command {
     Cancel(wire::Cancel),
     ResultStored(wire::ResultStored),
     OutputStored(wire::OutputStored),
+    /// Every task ends, and is told as canceled.
+    EndAll(String),
     /// Tasks end; what was begun is told as interrupted when the agent is back.
     Stop(oneshot::Sender<()>),
 }
@@ -103,6 +108,7 @@ pub fn start(setting: Setting, key: Key, journal: Journal) -> Handle {
         unsent: VecDeque::new(),
         renew_at: Instant::now(),
         resend_at: Instant::now(),
+        bulk_at: Instant::now(),
         here,
         departed,
     };
@@ -130,6 +136,7 @@ struct Runner {
     unsent: VecDeque<String>,
     renew_at: Instant,
     resend_at: Instant,
+    bulk_at: Instant,
     here: watch::Sender<Here>,
     departed: CancellationToken,
 }
@@ -173,9 +180,10 @@ impl Runner {
                     Some(command) => self.obey(command),
                 },
                 event = event(&mut self.current) => self.happened(event),
-                permit = room(self.link.as_ref(), has_bulk) => match permit {
+                permit = room(self.link.as_ref(), has_bulk, self.bulk_at) => match permit {
                     Some(permit) => if let Some(message) = self.next_bulk() {
                         permit.send(wire::FromAgent { message: Some(message) });
+                        self.bulk_at = Instant::now() + BULK_EVERY;
                     },
                     None => self.link = None,
                 },
@@ -204,6 +212,7 @@ impl Runner {
                     spool.stored(stored.offset);
                 }
             }
+            Command::EndAll(reason) => self.end_all(&reason),
             // taken by the caller
             Command::Stop(_) => {}
         }
@@ -348,9 +357,22 @@ impl Runner {
             current.end(&cancel.reason);
         } else if let Some(n) = self.queue.iter().position(|w| w.id == *id) {
             self.queue.remove(n);
-            let message = format!("canceled before it began ({})", cancel.reason);
-            let canceled = result::failed("CANCELED", FailureClass::NeedsOperator, message, json!({ "began": false }));
-            self.conclude(id, Err(canceled), self.setting.clock.estimate().now);
+            self.never_begun(id, &cancel.reason);
+        }
+    }
+
+    fn never_begun(&mut self, id: &str, reason: &str) {
+        let message = format!("canceled before it began ({reason})");
+        let canceled = result::failed("CANCELED", FailureClass::NeedsOperator, message, json!({ "began": false }));
+        self.conclude(id, Err(canceled), self.setting.clock.estimate().now);
+    }
+
+    fn end_all(&mut self, reason: &str) {
+        for Waiting { id, .. } in std::mem::take(&mut self.queue) {
+            self.never_begun(&id, reason);
+        }
+        if let Some(current) = &mut self.current {
+            current.end(reason);
         }
     }
 
@@ -516,9 +538,12 @@ async fn event(current: &mut Option<Execution>) -> Event {
 }
 
 /// A place for one message, or nothing if the connection has ended.
-async fn room(link: Option<&Link>, wanted: bool) -> Option<mpsc::OwnedPermit<wire::FromAgent>> {
+async fn room(link: Option<&Link>, wanted: bool, at: Instant) -> Option<mpsc::OwnedPermit<wire::FromAgent>> {
     match link.filter(|_| wanted) {
-        Some(link) => link.bulk.clone().reserve_owned().await.ok(),
+        Some(link) => {
+            tokio::time::sleep_until(at).await;
+            link.bulk.clone().reserve_owned().await.ok()
+        }
         None => std::future::pending().await,
     }
 }

@@ -9,8 +9,8 @@ use domain::stage::FailureClass;
 use proto::agent::v1 as wire;
 use serde_json::json;
 
-/// Results must fit into a message with room to spare.
-const DETAIL_MAX: usize = 1024 * 1024;
+/// More the server does not take.
+const DETAIL_MAX: usize = 256 * 1024;
 const MESSAGE_MAX: usize = 4 * 1024;
 
 pub fn interrupted(began: bool) -> Outcome {

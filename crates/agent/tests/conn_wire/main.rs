@@ -1,5 +1,5 @@
 //! The agent's connection against a played server: enrolment, sessions and tasks on a clock that the tests hold, and the
-//! real program over TCP. `process` is about processes; killing them in mid-task is `conn_killed`.
+//! real program over TCP.
 #![allow(clippy::expect_used, clippy::panic, reason = "a test throughout")]
 
 #[path = "../conn_stand_in/mod.rs"]
@@ -7,6 +7,7 @@ mod stand_in;
 
 mod away;
 mod enrolment;
+mod killed;
 mod process;
 mod session;
 mod tasks;

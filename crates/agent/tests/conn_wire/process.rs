@@ -8,19 +8,19 @@ use std::process::{Output, Stdio};
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 
-fn agent(arguments: &[&str], state: &Path) -> Command {
+pub fn agent(arguments: &[&str], state: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_millwright-agent"));
     command.args(arguments).arg("--state").arg(state).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-async fn ended(child: Child) -> Output {
+pub async fn ended(child: Child) -> Output {
     let patience = std::time::Duration::from_secs(120);
     tokio::time::timeout(patience, child.wait_with_output()).await.expect("it ends").expect("it ran")
 }
 
-fn text(output: &Output) -> String {
+pub fn text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
@@ -178,4 +178,56 @@ async fn mistakes_on_the_command_line_are_told_apart_from_failures() {
     for word in ["Examples:", "enroll", "run", "install", "uninstall", "show", "Exit codes"] {
         assert!(help.contains(word), "{word}: {help}");
     }
+}
+
+#[tokio::test]
+async fn an_agent_that_the_server_uninstalls_leaves_nothing_of_its_own() {
+    let mut server = StandIn::start();
+    let address = server.listen().await;
+    let scratch = tempfile::tempdir().expect("a folder");
+    let (root, bundle) = (scratch.path().join("root"), scratch.path().join("bundle"));
+    for folder in ["etc/systemd/system", "usr/bin", "var/lib", "sys/block"] {
+        std::fs::create_dir_all(root.join(folder)).expect("made");
+    }
+    for (file, content) in [
+        ("proc/self/mountinfo", "1 1 8:1 / / rw - ext4 /dev/sda1 rw\n"),
+        ("etc/passwd", "root:x:0:0:root:/root:/bin/sh\n"),
+        ("etc/group", "root:x:0:\n"),
+    ] {
+        std::fs::create_dir_all(root.join(file).parent().expect("a folder")).expect("made");
+        std::fs::write(root.join(file), content).expect("written");
+    }
+    let before = names(&root);
+    std::fs::write(&bundle, server.bundle_json(&address)).expect("written");
+    let state = root.join("var/lib/millwright-agent");
+    let root_name = root.to_str().expect("a name");
+    let install = ["install", "--root", root_name, "--no-start", "--bundle", bundle.to_str().expect("a name")];
+    let installed = ended(agent(&install, &state).spawn().expect("started")).await;
+    assert!(installed.status.success(), "{}", text(&installed));
+    assert!(names(&root).len() > before.len());
+    let child = agent(&["run", "--root", root_name], &state).spawn().expect("started");
+    server.confirmed().await;
+    let kind = Some(proto::agent::v1::task::Kind::NodeUninstall(Default::default()));
+    server.say(Word::Task(proto::agent::v1::Task { kind, ..crate::stand_in::task("t-1", 1, &[]) })).await;
+    let result = server.result().await;
+    assert!(result.ok, "{result:?}");
+    assert!(state.join("identity.json").exists(), "not before the server has the result");
+    server.stored("t-1").await;
+    let output = ended(child).await;
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    assert_eq!(names(&root), before);
+}
+
+/// Every file and folder below.
+fn names(folder: &Path) -> Vec<std::path::PathBuf> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).expect("listed") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            all.extend(names(&path));
+        }
+        all.push(path);
+    }
+    all.sort();
+    all
 }

@@ -115,6 +115,31 @@ async fn who_is_no_longer_wanted_stops_for_good() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_copied_identity_stops_its_tasks_and_asks_again_as_it_was_told() {
+    let (mut bench, running) = Bench::connected().await;
+    let ledger = bench.ledger();
+    for (n, what) in [(1, "hold"), (2, "end")] {
+        bench.server.say(Word::Task(crate::stand_in::task(&format!("t-{n}"), n, &[&ledger, what]))).await;
+    }
+    while bench.carried_out() == 0 || !bench.state("tasks/t-2.json").exists() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let told = Instant::now();
+    bench.server.say(go_away("CLONED", 60)).await;
+    bench.server.confirmed().await;
+    assert!((60..=81).contains(&told.elapsed().as_secs()), "{:?}", told.elapsed());
+    let mut codes = vec![bench.server.result().await, bench.server.result().await];
+    codes.sort_by_key(|result| result.task_id.clone());
+    assert!(codes.iter().all(|result| result.code == "CANCELED" && result.message.contains("because")), "{codes:?}");
+    assert!(
+        codes[0].finished_at.expect("a time").seconds <= codes[0].started_at.expect("a time").seconds + 1,
+        "at once"
+    );
+    assert_eq!(bench.carried_out(), 1);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_is_sent_away_for_a_while_comes_back_when_it_was_told_to() {
     for (reason, after, least, most) in
         [("RETRY", 7, 7, 15), ("SHUTTING_DOWN", 40, 40, 61), ("SHUTTING_DOWN", 0, 0, 21), ("OTHER", 3, 3, 7)]

@@ -289,9 +289,9 @@ impl MachineFacts {
         match judge(Some(from), to, SET_PHASE, Owner::Operator) {
             Verdict::Allowed(Guard::None) => Ok(()),
             Verdict::Allowed(Guard::NoActiveRun | Guard::Inspected) => no_active_run(&self.machine),
-            Verdict::Allowed(Guard::WorkflowAssigned | Guard::ForcedReset | Guard::AttemptsSpent | Guard::NotInUse) => {
-                Err(domain::Error::internal("not a guard of machines"))
-            }
+            Verdict::Allowed(
+                Guard::WorkflowAssigned | Guard::ForcedReset | Guard::AttemptsSpent | Guard::NotInUse | Guard::Node(_),
+            ) => Err(domain::Error::internal("not a guard of machines")),
             Verdict::Allowed(Guard::InClusterAndNoActiveRun) => {
                 no_active_run(&self.machine)?;
                 if self.machine.spec.target_cluster_ref.is_empty() {

@@ -67,7 +67,7 @@ impl Bundle {
         let file: File = serde_json::from_slice(content).map_err(|e| {
             format!(
                 "the bundle {from} does not read at line {}, column {}: it is JSON with server, token and authority_pem, as \
-                 `millwright node bootstrap` prints it",
+                 `millwright node create` prints it",
                 e.line(),
                 e.column()
             )

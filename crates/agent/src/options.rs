@@ -96,7 +96,7 @@ struct EnrolOptions {
     state: StateOptions,
     #[command(flatten)]
     machine: MachineOptions,
-    /// The bundle from `millwright node bootstrap`; `-` reads standard input
+    /// The bundle from `millwright node create`; `-` reads standard input
     #[arg(long, value_name = "FILE", required_unless_present = "server", conflicts_with_all = ["server", "token_file", "authority"])]
     bundle: Option<PathBuf>,
     /// Where the server listens for agents, such as https://millwright.example:7701
@@ -125,7 +125,7 @@ struct RunOptions {
 struct InstallOptions {
     #[command(flatten)]
     machine: MachineOptions,
-    /// The bundle from `millwright node bootstrap`; `-` reads standard input
+    /// The bundle from `millwright node create`; `-` reads standard input
     #[arg(long, value_name = "FILE")]
     bundle: PathBuf,
     /// Folder for its state, instead of /var/lib/millwright-agent of the machine
@@ -313,13 +313,14 @@ fn banished(node: &str, reason: &str, message: &str) -> String {
     let state = install::STATE;
     let now = match reason {
         "CLONED" => format!(
-            "this identity is in use on two machines, and both have stopped: find the copy, remove {state} there, then \
-             `millwright node rebootstrap {node}` and enrol here with the new bundle"
+            "this identity is in use on two machines, and both have stopped: find the copy and remove {state} there, then \
+             `millwright node repair {node}` and start this one, or enrol it anew (millwright node rebootstrap {node})"
         ),
-        "DELETED" => format!(
-            "the node was removed, and its identity does not come back: `millwright-agent uninstall`, or enrol this machine \
-             as a new node with a new bundle (millwright node rebootstrap {node} does not bring it back)"
-        ),
+        "DELETED" => {
+            "the node was removed, and its identity does not come back: `millwright-agent uninstall`, or enrol this \
+                      machine as a new node (millwright node create)"
+                .to_owned()
+        }
         _ => format!(
             "if this machine is to come back: `millwright node rebootstrap {node}`, and enrol with the new bundle"
         ),
@@ -334,8 +335,7 @@ async fn identity(setting: &Setting) -> Result<Identity, Failure> {
     let Some(bundle) = Bundle::waiting(folder)? else {
         return known?.ok_or_else(|| {
             Failure::from(format!(
-                "this machine is not enrolled: there is neither an identity nor {} in {}; ask for a bundle (millwright node \
-                 bootstrap) and run `millwright-agent enroll --bundle FILE`",
+                "this machine is not enrolled: there is neither an identity nor {} in {}; ask for a bundle (millwright node create) and run `millwright-agent enroll --bundle FILE`",
                 bundle::FILE,
                 folder.path().display()
             ))
@@ -400,7 +400,13 @@ fn install_command(options: &InstallOptions) -> Result<(), Failure> {
     let installed = install::install(&host, &content, &wanted).map_err(|e| format!("installing the agent: {e}"))?;
     let next = if installed.started { "it runs" } else { "start it: systemctl start millwright-agent" };
     let said: String = installed.said.iter().map(|line| format!("{line}\n")).collect();
-    say(&format!("{said}the agent is installed; {next}"))
+    let file = &options.bundle;
+    let left = if file == Path::new("-") {
+        String::new()
+    } else {
+        format!("; {} still holds the token: remove it", file.display())
+    };
+    say(&format!("{said}the agent is installed; {next}{left}"))
 }
 
 fn uninstall_command(options: &UninstallOptions) -> Result<(), Failure> {

@@ -35,6 +35,8 @@ const BULK_EVERY: Duration = Duration::from_millis(33);
 const RESEND_EVERY: Duration = Duration::from_secs(30);
 /// At the end of the agent a task has this long to stop.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
+/// Of a result that is not taken: nobody will ask for this task again.
+const OVER: [&str; 2] = ["NOT_YOURS", "ALREADY_ENDED"];
 const LEASE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// The way to the server, while there is one.
@@ -382,9 +384,10 @@ impl Runner {
         let departs = matches!(entry.kind(), Some(Kind::NodeUninstall(_)));
         let Phase::Ended(ended) = &mut entry.phase else { return };
         self.unsent.retain(|other| other != id);
-        if !stored.applied && stored.reason == "OLD_FENCE" {
-            // it is on its way under a newer fence: forgotten, it would be carried out again
-            tracing::info!(task = %id, fence = %entry.fence, "the server waits for this result under a newer fence");
+        if !stored.applied && !OVER.contains(&stored.reason.as_str()) {
+            // it may be on its way under a newer fence: forgotten, it would be carried out again
+            let (fence, reason) = (entry.fence, &stored.reason);
+            tracing::warn!(task = %id, %fence, %reason, "the server does not take a result under this fence");
             ended.outdated = true;
             return self.put(id, entry);
         }

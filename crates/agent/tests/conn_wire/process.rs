@@ -1,4 +1,5 @@
-//! The real program, over TCP: its commands, what it leaves on disk and in its log, and what it exits with.
+//! The real program, over TCP: its commands, what it leaves on disk and in its log, what it takes, and what it exits with.
+//! `MILLWRIGHT_AGENT_BINARY` names another build of it, such as a release one.
 
 use crate::stand_in::{NODE, StandIn, TOKEN};
 use proto::agent::v1::GoAway;
@@ -9,7 +10,9 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::process::{Child, Command};
 
 pub fn agent(arguments: &[&str], state: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_millwright-agent"));
+    let built =
+        std::env::var_os("MILLWRIGHT_AGENT_BINARY").unwrap_or_else(|| env!("CARGO_BIN_EXE_millwright-agent").into());
+    let mut command = Command::new(built);
     command.args(arguments).arg("--state").arg(state).kill_on_drop(true);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
@@ -216,6 +219,24 @@ async fn an_agent_that_the_server_uninstalls_leaves_nothing_of_its_own() {
     let output = ended(child).await;
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
     assert_eq!(names(&root), before);
+}
+
+/// The bound is for a release build, and code is not counted: a build for tests has several times as much of it.
+#[tokio::test]
+async fn an_idle_agent_takes_little_memory() {
+    let mut server = StandIn::start();
+    server.set().heartbeat = 1;
+    let address = server.listen().await;
+    let scratch = tempfile::tempdir().expect("a folder");
+    std::fs::write(scratch.path().join("bundle.json"), server.bundle_json(&address)).expect("written");
+    let child = agent(&["run"], scratch.path()).stderr(Stdio::null()).spawn().expect("started");
+    for _ in 0..8 {
+        server.heartbeat().await;
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id().expect("it runs"))).expect("read");
+    let own = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("told");
+    let kib: u64 = own.trim().trim_end_matches(" kB").parse().expect("a number");
+    assert!(kib < 8 * 1024, "{kib} KiB of its own\n{status}");
 }
 
 /// Every file and folder below.

@@ -22,9 +22,6 @@ use tonic::transport::{Channel, Endpoint, Uri};
 
 /// For each of: the line, TLS, the first words of HTTP/2.
 const STEP_WITHIN: Duration = Duration::from_secs(15);
-/// A server that has gone away without a word is noticed this way.
-const PING_EVERY: Duration = Duration::from_secs(30);
-const PING_WITHIN: Duration = Duration::from_secs(20);
 /// Larger messages are not read.
 pub const MESSAGE_MAX: usize = 4 * 1024 * 1024;
 
@@ -100,10 +97,7 @@ pub async fn connect(dial: &Dial, server: &Server, tls: Arc<ClientConfig>) -> Re
     let name = ServerName::try_from(NAME).map_err(|e| unreachable(&e))?;
     let secured = timeout(STEP_WITHIN, TlsConnector::from(tls).connect(name, line)).await.map_err(|_| slow("TLS"))?;
     let secured = secured.map_err(|e| judged(server, &e))?;
-    let endpoint = Endpoint::from_static("http://millwright")
-        .http2_keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_WITHIN)
-        .keep_alive_while_idle(true);
+    let endpoint = Endpoint::from_static("http://millwright");
     let channel = timeout(STEP_WITHIN, endpoint.connect_with_connector(Once(Some(secured))))
         .await
         .map_err(|_| slow("HTTP/2"))?

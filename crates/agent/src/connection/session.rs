@@ -67,6 +67,34 @@ struct Stream {
     bulk: mpsc::Sender<FromAgent>,
 }
 
+/// Whether the server hears: every heartbeat asks to be answered, and one that answers and then no longer does is gone,
+/// whatever the network says.
+#[derive(Default)]
+struct Echo {
+    asked: u64,
+    answered: u64,
+    since: Option<Instant>,
+}
+
+impl Echo {
+    fn ask(&mut self) -> u64 {
+        self.asked += 1;
+        self.since.get_or_insert_with(Instant::now);
+        self.asked
+    }
+
+    fn hear(&mut self, echo: u64) {
+        self.answered = self.answered.max(echo.min(self.asked));
+        if self.answered == self.asked {
+            self.since = None;
+        }
+    }
+
+    fn is_lost(&self, patience: Duration) -> bool {
+        self.answered > 0 && self.since.is_some_and(|since| since.elapsed() > patience)
+    }
+}
+
 type Renewing = BoxFuture<'static, Result<Held, Status>>;
 
 impl Session {
@@ -237,12 +265,14 @@ impl Session {
             self.survey.want();
         }
         let mut beat_at = Instant::now();
+        let mut echo = Echo::default();
         let mut schedule = Schedule::new(&self.identity.certificate, &self.setting.clock);
         let mut renewing: OptionFuture<Renewing> = None.into();
         let mut is_renewing = false;
         loop {
             tokio::select! {
                 word = stream.words.message() => match word {
+                    Ok(Some(ToAgent { message: Some(Word::HeartbeatSeen(seen)) })) => echo.hear(seen.echo),
                     Ok(Some(ToAgent { message: Some(word) })) => {
                         if let Some(ended) = self.hear(word, &mut beat_at).await {
                             return ended;
@@ -259,7 +289,10 @@ impl Session {
                 // what a look has found is told at once
                 () = self.survey.looked() => beat_at = Instant::now(),
                 () = tokio::time::sleep_until(beat_at) => {
-                    let beat = self.heartbeat();
+                    if echo.is_lost(every * 2) {
+                        return Ended::Lost("the server does not answer heartbeats any more".to_owned());
+                    }
+                    let beat = Heartbeat { echo: echo.ask(), ..self.heartbeat() };
                     if let Err(why) = send(&stream.control, Message::Heartbeat(beat)).await {
                         return Ended::Lost(why);
                     }
@@ -313,6 +346,8 @@ impl Session {
                 return None;
             }
             Word::GoAway(away) => return Some(sent_away(away)),
+            // counted where heartbeats are
+            Word::HeartbeatSeen(_) => return None,
             Word::Welcome(_) => return Some(Ended::Lost("the server said its welcome twice".to_owned())),
         };
         self.runner.tell(command).await;
@@ -328,6 +363,7 @@ impl Session {
             inventory: news.inventory,
             health: news.health,
             running_tasks,
+            echo: 0,
         }
     }
 }

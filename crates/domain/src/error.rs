@@ -67,6 +67,9 @@ reasons! {
     BootNodeNotFound = "BOOT_NODE_NOT_FOUND" => NotFound,
     WorkflowNotFound = "WORKFLOW_NOT_FOUND" => NotFound,
     FindingNotFound = "FINDING_NOT_FOUND" => NotFound,
+    NodeNotFound = "NODE_NOT_FOUND" => NotFound,
+    JobNotFound = "JOB_NOT_FOUND" => NotFound,
+    TaskNotFound = "TASK_NOT_FOUND" => NotFound,
     ImageNotFound = "IMAGE_NOT_FOUND" => NotFound,
     /// Nothing of any kind has this id.
     IdNotFound = "ID_NOT_FOUND" => NotFound,
@@ -76,9 +79,17 @@ reasons! {
     IdentityTaken = "IDENTITY_TAKEN" => AlreadyExists,
     PlanExists = "PLAN_EXISTS" => AlreadyExists,
     WorkflowExists = "WORKFLOW_EXISTS" => AlreadyExists,
+    /// A node that is not deleted has that name.
+    NodeExists = "NODE_EXISTS" => AlreadyExists,
     RequestIdReused = "REQUEST_ID_REUSED" => AlreadyExists,
     IdempotencyKeyReused = "IDEMPOTENCY_KEY_REUSED" => AlreadyExists,
     ActiveRun = "ACTIVE_RUN" => FailedPrecondition,
+    /// The node's agent has a task, and takes one at a time.
+    ActiveTask = "ACTIVE_TASK" => FailedPrecondition,
+    /// What carries that mode out is not there.
+    ModeUnavailable = "MODE_UNAVAILABLE" => FailedPrecondition,
+    /// No agent can be given an order: none has enrolled, or its identity was stopped.
+    AgentMissing = "AGENT_MISSING" => FailedPrecondition,
     IllegalTransition = "ILLEGAL_TRANSITION" => FailedPrecondition,
     /// The edge exists, but belongs to somebody else.
     NotYourTransition = "NOT_YOUR_TRANSITION" => FailedPrecondition,
@@ -92,6 +103,10 @@ reasons! {
     ImageInUse = "IMAGE_IN_USE" => FailedPrecondition,
     /// As many attempts have failed as are allowed: somebody must say that it is to be tried again.
     ForceNeeded = "FORCE_NEEDED" => FailedPrecondition,
+    /// A job holds the node, and another is wished for.
+    NodeHeld = "NODE_HELD" => FailedPrecondition,
+    /// What an operator wishes is not possible as the job or the node stands; what is, is said.
+    ActionNotAllowed = "ACTION_NOT_ALLOWED" => FailedPrecondition,
     /// The machine serves somebody, or a run is active on it.
     MachineInUse = "MACHINE_IN_USE" => FailedPrecondition,
     ProviderUnknown = "PROVIDER_UNKNOWN" => FailedPrecondition,

@@ -50,6 +50,7 @@ mod why;
 mod workflows;
 
 use crate::sightings::Sightings;
+use domain::agent::HeartbeatPolicy;
 use domain::{Error, Reason, Timestamp};
 use engine::Engine;
 use provider::Providers;
@@ -58,6 +59,7 @@ use std::time::Duration;
 use store::token::revoked_by_row;
 use store::{Feed, Store};
 use tokio_util::sync::CancellationToken;
+use workflow::NodePolicy;
 
 pub use access::{Access, Principal, new_secret};
 pub use act::{Acted, HardwareChange};
@@ -112,6 +114,8 @@ struct Inner {
     image_bytes: OnceLock<Arc<dyn ImageBytes>>,
     /// After how long without a word an installation has failed; whoever judges that is set up with the same.
     silent_after: OnceLock<Duration>,
+    /// What the site wishes of its nodes; whoever carries that out is set up with the same.
+    nodes: OnceLock<NodePolicy>,
     sightings: Sightings,
     /// For the metrics.
     counted: sight::Counted,
@@ -149,6 +153,7 @@ impl Service {
             vault,
             image_bytes: OnceLock::new(),
             silent_after: OnceLock::new(),
+            nodes: OnceLock::new(),
             sightings: Sightings::default(),
             counted: sight::Counted::default(),
             refusing: CancellationToken::new(),
@@ -223,6 +228,19 @@ impl Service {
 
     fn silent_after(&self) -> Duration {
         self.inner.silent_after.get().copied().unwrap_or(domain::boot_node::SILENT_AFTER)
+    }
+
+    /// What the site wishes of its nodes; said once, when the server starts.
+    pub fn keeps_nodes_by(&self, policy: NodePolicy) {
+        self.inner.nodes.get_or_init(|| policy);
+    }
+
+    fn node_policy(&self) -> &NodePolicy {
+        self.inner.nodes.get_or_init(NodePolicy::default)
+    }
+
+    fn heartbeat_policy(&self) -> HeartbeatPolicy {
+        self.node_policy().heartbeat
     }
 
     /// From here on new calls are refused, with a hint when to come back. Those in flight go on.

@@ -1,7 +1,6 @@
 //! What operators do about a node. Whether it is allowed and what happens is judged in the domain, the same for a preview
 //! and the deed; here it is done, in one transaction.
 
-use crate::bootstrap::needs_intervention;
 use crate::change::Answer;
 use crate::jobs::{self, JobView, checked_reason, parameters};
 use crate::nodes::{Bundle, IssuedNode, Known, NodeRef, NodeView, find_node, known, lock_node, view, view_again};
@@ -16,7 +15,7 @@ use engine::Engine;
 use serde_json::json;
 use std::sync::Arc;
 use store::{Cause, Tx, TxResult, agent, job, node};
-use workflow::job::{Act, Fresh, NewJob, Parameters, act, begin};
+use workflow::job::{Act, Fresh, NewJob, Parameters, act, begin, needs_intervention};
 
 /// An operator's word about one node.
 #[derive(Clone, Debug, Default)]

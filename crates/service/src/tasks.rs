@@ -1,6 +1,5 @@
 //! Tasks of agents: read, followed, ordered by hand and taken back. What jobs order and what agents answer is elsewhere.
 
-use crate::bootstrap::task_by_hand;
 use crate::change::Answer;
 use crate::machines::required;
 use crate::nodes::{NodeRef, find_node, lock_node};
@@ -24,6 +23,7 @@ use std::time::Duration;
 use store::task::NewTask;
 use store::task_output::{self, Piece};
 use store::{Cause, Tx, TxResult, agent, task};
+use workflow::job::task_by_hand;
 
 /// One that is ordered by hand.
 #[derive(Clone, Debug, Default)]
@@ -140,6 +140,7 @@ impl Service {
         let node = self.store().snapshot(move |tx| find_node(tx, &named)).await?.id;
         let id = TaskId::generate(self.store().ambient().uuid());
         let (key, cause) = (node.to_string(), Cause::operator(&call.by.name, QUEUED, &new.reason));
+        let policy = self.node_policy().clone();
         self.change(call, &key, move |tx| {
             let there = lock_node(tx, &node)?.node;
             may_order(&there)?;
@@ -158,7 +159,7 @@ impl Service {
                 );
                 return Err(Error::new(Reason::ActiveTask, message).with("task_id", live.id.as_str()).into());
             }
-            let order = task_by_hand(kind, &identity.boot_id, script.clone())
+            let order = task_by_hand(kind, &policy, &identity.boot_id, script.clone())
                 .ok_or_else(|| Error::internal(format!("{kind} is not ordered by hand")))?;
             let take_by = tx.now().plus(AGENT_COMES_WITHIN);
             let operation = format!("by-hand/{id}");

@@ -11,6 +11,7 @@ use crate::transition::{Cause, Moved, Transition};
 use crate::tx::Tx;
 use domain::filter::{Field, Filter, Schema};
 use domain::lifecycle::Guard;
+use domain::link::HardwareFacts;
 use domain::node::{AgentMode, Node, NodeStatus, View};
 use domain::{Error, JobId, MachineId, NodeId, Timestamp};
 
@@ -54,9 +55,11 @@ crate::statements! {
     BY_NAME = concat!("SELECT ", node_columns!(), " WHERE name = $1 AND status <> 'deleted'");
     BY_MACHINE = concat!("SELECT ", node_columns!(), " WHERE machine_id = $1 AND status <> 'deleted'");
     LIST = concat!("SELECT ", node_columns!(), " WHERE node_id > $1");
-    BUSY = concat!("SELECT ", node_columns!(), " WHERE node_id > $1 AND status IN ('enrolling', 'draining', 'removing') ORDER BY node_id LIMIT $2");
+    ORPHANS = "SELECT n.node_id FROM nodes n WHERE n.node_id > $1 AND n.status IN ('enrolling', 'draining', 'removing') AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.node_id = n.node_id AND j.status NOT IN ('completed', 'cancelled', 'reconciled')) ORDER BY n.node_id LIMIT $2";
     INSERT = "INSERT INTO nodes(node_id, name, status, version, status_reason, status_changed_at, cordoned_by, cordon_reason, machine_id, active_job_id, agent_mode, agent_mode_by, task_fence, created_at, created_by) VALUES ($1, $2, $3, 1, $4, $5, '', '', $6, NULL, 'keep', '', 0, $5, $7)";
     UPDATE = "UPDATE nodes SET version = version + 1, name = $3, status = $4, status_reason = $5, status_changed_at = $6, cordoned_by = $7, cordon_reason = $8, machine_id = $9, active_job_id = $10, agent_mode = $11, agent_mode_by = $12 WHERE node_id = $1 AND version = $2";
+    HOLDERS = "SELECT DISTINCT machine_id FROM machine_identifiers WHERE (kind = 'serial_number' AND lower(value) = $1) OR (kind = 'system_uuid' AND value IN ($2, $3)) ORDER BY machine_id LIMIT 5";
+    MAC_HOLDER = "SELECT machine_id FROM machine_identifiers WHERE kind = 'mac' AND value = $1";
     RAISE_FENCE = "UPDATE nodes SET task_fence = task_fence + 1 WHERE node_id = $1 RETURNING task_fence";
 }
 
@@ -136,10 +139,10 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, view: Option<View>, after: &str, l
     Ok(tx.rows(&sql, &clause.params)?.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
 }
 
-/// Those whose status wants a job, in order of their ids, after `after`.
-pub fn busy(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<Node>> {
-    let now = tx.now();
-    Ok(tx.rows(BUSY, params![after, limit])?.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
+/// Those whose status wants a job and that have none, in order of their ids, after `after`.
+pub fn orphans(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<NodeId>> {
+    let rows = tx.rows(ORPHANS, params![after, limit])?;
+    Ok(rows.iter().map(|row| row.string(0).map(NodeId::from_text)).collect::<Result<_, _>>()?)
 }
 
 fn again(tx: &mut Tx<'_>, id: &NodeId) -> TxResult<Node> {
@@ -220,6 +223,29 @@ pub fn move_to(
 pub fn history(tx: &mut Tx<'_>, id: &NodeId, limit: usize, offset: usize) -> TxResult<(Vec<LogRow>, u64)> {
     log::newest_of_subject(tx, id.as_str(), limit, offset)
 }
+
+/// The machines that hold one of these identifiers: at most a handful.
+pub fn holders(tx: &mut Tx<'_>, facts: &HardwareFacts) -> TxResult<Vec<MachineId>> {
+    let told = |text: &str, tells: bool| if tells { text.to_ascii_lowercase() } else { String::new() };
+    let serial = told(&facts.serial_number, domain::identity::tells(&facts.serial_number));
+    let uuid = told(&facts.system_uuid, domain::identity::uuid_tells(&facts.system_uuid));
+    let swapped = domain::identity::swapped_uuid(&uuid).unwrap_or_default();
+    let mut found: Vec<MachineId> = Vec::new();
+    for row in tx.rows(HOLDERS, params![serial, uuid, swapped])? {
+        found.push(MachineId::from_text(row.string(0)?));
+    }
+    for mac in facts.macs.iter().take(MACS_ASKED) {
+        if let Some(row) = tx.row(MAC_HOLDER, params![mac.as_str()])? {
+            found.push(MachineId::from_text(row.string(0)?));
+        }
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+/// Cards of one machine that are looked up.
+const MACS_ASKED: usize = 16;
 
 /// The fence of the next task that is handed out. No news of the node, so its version is not raised.
 pub fn raise_fence(tx: &mut Tx<'_>, id: &NodeId) -> TxResult<u64> {

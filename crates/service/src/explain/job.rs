@@ -200,12 +200,8 @@ impl JobWhy {
         let mut actions: Vec<Action> = judge_all(job, view.node)
             .into_iter()
             .map(|(action, judged)| {
-                let name = match &judged {
-                    Ok(effect) => format!("{action}: {}", effect.describe(job)),
-                    Err(_) => action.to_string(),
-                };
                 let judged = judged.map(drop).map_err(|why| Error::new(Reason::ActionNotAllowed, why));
-                Action::new(call, RULE, name, command(action, job), judged)
+                Action::new(call, RULE, action.as_str(), command(action, job), judged)
             })
             .collect();
         if view.frozen.is_some() {

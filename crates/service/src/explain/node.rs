@@ -195,12 +195,8 @@ impl NodeWhy {
             .map(|(action, judged)| {
                 let reason = if action.needs_reason() { " --reason WHY" } else { "" };
                 let command = format!("millwright node {action} {id}{reason}");
-                let name = match &judged {
-                    Ok(effect) => format!("{action}: {}", effect.describe(&facts)),
-                    Err(_) => action.to_string(),
-                };
                 let judged = judged.map(drop).map_err(|why| Error::new(Reason::ActionNotAllowed, why));
-                Action::new(call, rule_of(action), name, command, judged)
+                Action::new(call, rule_of(action), action.as_str(), command, judged)
             })
             .collect();
         if self.node.status == NodeStatus::BootstrapIssued {
@@ -208,8 +204,7 @@ impl NodeWhy {
                 None => Ok(()),
                 Some(job) => Err(Error::new(Reason::NodeHeld, format!("job {} holds it", job.id))),
             };
-            let (rule, name) =
-                ("millwright.v1.JobService/StartOnboarding", "onboard: its onboarding begins, and waits for its agent");
+            let (rule, name) = ("millwright.v1.JobService/StartOnboarding", "onboard");
             actions.push(Action::new(call, rule, name, format!("millwright node onboard {id}"), judged));
         }
         if self.frozen.is_some() && self.job.is_some() {

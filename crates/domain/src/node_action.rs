@@ -426,3 +426,7 @@ const fn drains(kind: JobKind) -> bool {
         JobKind::Onboarding | JobKind::Removal | JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup) => false,
     }
 }
+
+#[cfg(test)]
+#[path = "node_action_tests.rs"]
+mod tests;

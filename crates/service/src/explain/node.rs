@@ -185,8 +185,13 @@ impl NodeWhy {
 
     fn actions(&self, call: &Call) -> Vec<Action> {
         let id = &self.node.id;
+        let of_job = self.job.as_ref().map(|job| {
+            let (rule, name) =
+                ("millwright.v1.ExplainService/Explain", "look at its job, and what can be done about that");
+            Action::new(call, rule, name, format!("millwright why {}", job.id), Ok(()))
+        });
         if self.node.status == NodeStatus::Deleted {
-            return Vec::new();
+            return of_job.into_iter().collect();
         }
         let facts = self.facts();
         let mut actions: Vec<Action> = facts
@@ -207,6 +212,7 @@ impl NodeWhy {
             let (rule, name) = ("millwright.v1.JobService/StartOnboarding", "onboard");
             actions.push(Action::new(call, rule, name, format!("millwright node onboard {id}"), judged));
         }
+        actions.extend(of_job);
         if self.frozen.is_some() && self.job.is_some() {
             let rpc = "millwright.v1.EngineService/Unfreeze";
             actions.push(Action::new(call, rpc, "unfreeze", "millwright unfreeze".to_owned(), Ok(())));

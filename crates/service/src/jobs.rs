@@ -261,9 +261,13 @@ impl Answer for JobActed {
         self.view.job.id.to_string()
     }
 
-    fn again(tx: &mut Tx<'_>, call: &Call, id: &str) -> TxResult<Self> {
-        let view = <JobView as Answer>::again(tx, call, id)?;
-        Ok(Self { view, effect: "it was done by an earlier request with this key".to_owned(), done: true })
+    fn kept(&self) -> String {
+        format!("{} {}", self.id(), self.effect)
+    }
+
+    fn again(tx: &mut Tx<'_>, call: &Call, kept: &str) -> TxResult<Self> {
+        let (id, effect) = kept.split_once(' ').unwrap_or((kept, ""));
+        Ok(Self { view: <JobView as Answer>::again(tx, call, id)?, effect: effect.to_owned(), done: true })
     }
 }
 

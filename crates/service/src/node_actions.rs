@@ -44,13 +44,18 @@ impl Answer for NodeActed {
         self.view.node.id.to_string()
     }
 
-    fn again(tx: &mut Tx<'_>, _: &Call, id: &str) -> TxResult<Self> {
+    fn kept(&self) -> String {
+        format!("{} {}", self.id(), self.effect)
+    }
+
+    fn again(tx: &mut Tx<'_>, _: &Call, kept: &str) -> TxResult<Self> {
+        let (id, effect) = kept.split_once(' ').unwrap_or((kept, ""));
         let view = view_again(tx, id)?;
         let job = match &view.node.active_job {
             Some(id) => job_view(tx, id)?,
             None => None,
         };
-        Ok(Self { view, job, effect: "it was done by an earlier request with this key".to_owned(), done: true })
+        Ok(Self { view, job, effect: effect.to_owned(), done: true })
     }
 }
 
@@ -287,6 +292,10 @@ struct Deed {
 impl Answer for Deed {
     fn id(&self) -> String {
         self.acted.id()
+    }
+
+    fn kept(&self) -> String {
+        self.acted.kept()
     }
 
     fn again(tx: &mut Tx<'_>, call: &Call, id: &str) -> TxResult<Self> {

@@ -130,8 +130,7 @@ pub const RULES: &[Rule] = &[
     rule("millwright.v1.JobService/ActOnDecommission", Operator, Changes, Fleet),
     rule("millwright.v1.TaskService/ListTasks", Viewer, Reads, Fleet),
     rule("millwright.v1.TaskService/GetTask", Viewer, Reads, Fleet),
-    // what scripts print on machines is not for everybody who may look at a list
-    rule("millwright.v1.TaskService/StreamTaskOutput", Operator, Reads, Fleet),
+    rule("millwright.v1.TaskService/StreamTaskOutput", Viewer, Reads, Fleet),
     // host.exec by way of it needs an admin: it is root on the fleet
     rule("millwright.v1.TaskService/OrderTask", Operator, Changes, Fleet),
     rule("millwright.v1.TaskService/CancelTask", Operator, Changes, Fleet),

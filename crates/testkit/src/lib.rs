@@ -17,6 +17,7 @@ pub mod kubeadm;
 pub mod kubernetes;
 pub mod lifecycles;
 pub mod netns;
+pub mod nodes;
 pub mod otlp;
 pub mod postgres;
 pub mod power;

@@ -22,6 +22,9 @@ fn documented(reason: Reason) -> Code {
         | Reason::ExecutionNotFound
         | Reason::TokenNotFound
         | Reason::CredentialNotFound
+        | Reason::NodeNotFound
+        | Reason::JobNotFound
+        | Reason::TaskNotFound
         | Reason::BootNodeNotFound
         | Reason::WorkflowNotFound
         | Reason::FindingNotFound
@@ -44,6 +47,11 @@ fn documented(reason: Reason) -> Code {
         | Reason::CredentialInUse
         | Reason::CredentialMissing
         | Reason::WorkflowMissing
+        | Reason::NodeHeld
+        | Reason::ActiveTask
+        | Reason::ActionNotAllowed
+        | Reason::ModeUnavailable
+        | Reason::AgentMissing
         | Reason::ForceNeeded
         | Reason::MachineInUse
         | Reason::ImageInUse
@@ -63,6 +71,7 @@ fn documented(reason: Reason) -> Code {
         Reason::RequestIdReused
         | Reason::IdempotencyKeyReused
         | Reason::PlanExists
+        | Reason::NodeExists
         | Reason::WorkflowExists
         | Reason::IdentityTaken => Code::AlreadyExists,
         // "no or bad token"

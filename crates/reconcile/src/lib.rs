@@ -12,6 +12,7 @@
 
 mod ask;
 mod heartbeats;
+mod layers;
 mod node_jobs;
 mod node_sweep;
 mod options;

@@ -9,6 +9,7 @@ use crate::signal::Signal;
 use crate::transition::{Cause, Moved, Transition};
 use crate::tx::Tx;
 use domain::filter::{Field, Filter, Schema};
+use domain::layers::Layers;
 use domain::lifecycle::Guard;
 use domain::link::HardwareFacts;
 use domain::node::{AgentMode, Node, NodeStatus, View};
@@ -59,6 +60,7 @@ crate::statements! {
     UPDATE = "UPDATE nodes SET version = version + 1, name = $3, status = $4, status_reason = $5, status_changed_at = $6, cordoned_by = $7, cordon_reason = $8, machine_id = $9, active_job_id = $10, agent_mode = $11, agent_mode_by = $12 WHERE node_id = $1 AND version = $2";
     HOLDERS = "SELECT DISTINCT machine_id FROM machine_identifiers WHERE (kind = 'serial_number' AND lower(value) = $1) OR (kind = 'system_uuid' AND value IN ($2, $3)) ORDER BY machine_id LIMIT 5";
     MAC_HOLDER = "SELECT machine_id FROM machine_identifiers WHERE kind = 'mac' AND value = $1";
+    LINKED = "SELECT n.node_id, n.status, n.status_changed_at, m.machine_id, m.phase, m.phase_set_at, b.state, b.state_changed_at, CAST(CASE WHEN f.finding_id IS NULL THEN 0 ELSE 1 END AS BIGINT) FROM nodes n JOIN machines m ON m.machine_id = n.machine_id LEFT JOIN boot_nodes b ON b.machine_id = m.machine_id AND b.state <> 'retired' LEFT JOIN findings f ON f.subject = n.node_id AND f.kind = 'LAYERS_DISAGREE' AND f.state <> 'resolved' WHERE n.node_id > $1 AND n.status <> 'deleted' ORDER BY n.node_id LIMIT $2";
     RAISE_FENCE = "UPDATE nodes SET task_fence = task_fence + 1 WHERE node_id = $1 RETURNING task_fence";
 }
 
@@ -216,6 +218,38 @@ pub fn move_to(
         Moved::AlreadyThere => return Ok(before.clone()),
     }
     again(tx, &before.id)
+}
+
+/// A node with what its machine and its boot node are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Linked {
+    pub node_id: NodeId,
+    pub machine_id: MachineId,
+    pub layers: Layers,
+    /// Of the three, the last.
+    pub moved_at: Timestamp,
+    /// That they disagree is a finding already.
+    pub found: bool,
+}
+
+/// Nodes that are linked to machines, in order of their ids, after `after`.
+pub fn linked(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<Linked>> {
+    let read = |row: &Row| -> Result<Linked, DbError> {
+        let boot = row.maybe(6, Row::string)?;
+        let moved = row.time(2)?.max(row.time(5)?);
+        Ok(Linked {
+            node_id: NodeId::from_text(row.string(0)?),
+            machine_id: MachineId::from_text(row.string(3)?),
+            layers: Layers {
+                node: Some(codec::state(row.text(1)?)?),
+                boot_node: boot.as_deref().map(codec::state).transpose()?,
+                phase: Some(codec::state(row.text(4)?)?),
+            },
+            moved_at: row.maybe(7, Row::time)?.map_or(moved, |boot| moved.max(boot)),
+            found: row.uint(8)? == 1,
+        })
+    };
+    Ok(tx.rows(LINKED, params![after, limit])?.iter().map(read).collect::<Result<_, _>>()?)
 }
 
 /// The machines that hold one of these identifiers: at most a handful.

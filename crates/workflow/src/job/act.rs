@@ -143,9 +143,6 @@ fn stop(
         return Ok((node, there));
     }
     end_execution(tx, engine, &there, act)?;
-    if let Some(stage) = there.stage {
-        withdraw(tx, &there.id, stage)?;
-    }
     canceled(tx, node, there, fresh, &act.by, &act.reason)
 }
 
@@ -171,7 +168,7 @@ fn adopt(
 ) -> TxResult<(Node, Job)> {
     if there.status == JobStatus::Running {
         end_execution(tx, engine, &there, act)?;
-        withdraw(tx, &there.id, stage)?;
+        withdraw(tx, &there.id)?;
     }
     let (node, there) = stage_done(tx, node, there, stage, &act.reason, &act.by)?;
     match next {

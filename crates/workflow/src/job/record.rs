@@ -3,6 +3,7 @@
 use super::begin::execute;
 use super::follow::{self, Stopped, let_go, rest};
 use super::stage::{Body, JobWork, is_current};
+use super::task_stage::withdraw;
 use super::{EXECUTOR, Fresh, observed};
 use domain::agent::HeartbeatPolicy;
 use domain::job::{self as jobs, Afterwards, Job, JobFailure, JobStatus, Purpose, StageDone};
@@ -210,6 +211,7 @@ pub(super) fn fail(
     trigger: &'static str,
     by: &str,
 ) -> TxResult<(Node, Job)> {
+    withdraw(tx, &there.id)?;
     // one that never began still passes through running
     let there = if there.status == JobStatus::Pending {
         let cause = Cause::executor(EXECUTOR, jobs::STARTED, "");
@@ -237,6 +239,7 @@ pub(super) fn canceled(
     by: &str,
     why: &str,
 ) -> TxResult<(Node, Job)> {
+    withdraw(tx, &there.id)?;
     let afterwards = there.afterwards.unwrap_or(Afterwards::Cancelled);
     if !there.to_take_back().is_empty() {
         return take_back(tx, node, there, afterwards, fresh, &Cause::executor(by, jobs::COMPENSATE, why));
@@ -266,6 +269,7 @@ fn compensated(tx: &mut Tx<'_>, node: Node, there: Job, fresh: &Fresh) -> TxResu
 
 /// It ends as cancelled, and its node rests.
 pub(super) fn cancelled(tx: &mut Tx<'_>, node: Node, there: Job, cause: &Cause) -> TxResult<(Node, Job)> {
+    withdraw(tx, &there.id)?;
     let why = format!("{} was cancelled by {}", there.kind, cause.actor);
     let node = rest(tx, &node, Stopped::Cancelled, &why)?;
     let node = let_go(tx, &node, &there)?;

@@ -20,6 +20,7 @@ pub mod netns;
 pub mod otlp;
 pub mod postgres;
 pub mod power;
+pub mod pretend_agent;
 pub mod qemu;
 pub mod redfish_responder;
 pub mod redfish_vm;

@@ -191,9 +191,7 @@ fn end(
                 code: "COMPENSATION_FAILED".to_owned(),
                 message: short(&format!("what was done could not be taken back: {why}")),
             };
-            let cause = Cause::executor(EXECUTOR, jobs::FAILED, &failure.message);
-            let after = Job { status: JobStatus::FailedManualIntervention, failure: Some(failure), ..there.clone() };
-            Ok((node, job::move_to(tx, &there, &after, &cause)?))
+            fail(tx, node, there, failure, jobs::FAILED, EXECUTOR)
         }
     }
 }
@@ -224,6 +222,10 @@ pub(super) fn fail(
     let (status, cause) = match trigger {
         jobs::FROZEN => (JobStatus::FailedManualIntervention, Cause::operator(by, trigger, &failure.message)),
         jobs::ENDED_OUTSIDE => (JobStatus::FailedManualIntervention, Cause::executor(by, trigger, &failure.message)),
+        // half taken back, nothing goes on by itself
+        _ if there.status == JobStatus::Compensating => {
+            (JobStatus::FailedManualIntervention, Cause::executor(by, trigger, &failure.message))
+        }
         _ => (JobStatus::after_failure(failure.class), Cause::executor(by, trigger, &failure.message)),
     };
     let after = Job { status, failure: Some(failure), ..there.clone() };

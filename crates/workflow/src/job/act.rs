@@ -10,7 +10,7 @@ use domain::job_stage::JobStage;
 use domain::lifecycle::Guard;
 use domain::node::{self as nodes, Node, NodeStatus};
 use domain::stage::FailureClass;
-use domain::task::{REQUEUED, TaskStatus};
+use domain::task::{REQUEUED, Task, TaskStatus, WITHDRAWN};
 use domain::{Error, JobId, Reason};
 use engine::Engine;
 use serde_json::json;
@@ -106,13 +106,33 @@ fn reconcile(tx: &mut Tx<'_>, node: Node, there: Job, act: &Act) -> TxResult<(No
         Some(e) => execution::wake(tx, &e.id)?,
         None => return Err(gone("execution", &there.execution_id).into()),
     }
-    // one that expired is queued again; one that is queued, or whose lease is live, is left alone
-    if let Some(last) = tx.point(&task::last_of_job(&there.id))?.filter(|t| t.status == TaskStatus::Expired)
-        && last.job.as_ref().is_some_and(|(_, stage)| there.stage.is_some_and(|s| s.as_str() == stage))
-    {
-        requeue(tx, &last, &Cause::operator(&act.by, REQUEUED, &act.reason))?;
-    }
+    hand_out_again(tx, &node, &there, act)?;
     Ok((node, there))
+}
+
+/// One that expired, or whose lease is stale, is queued again; one that is queued, or whose lease is live, is left alone.
+fn hand_out_again(tx: &mut Tx<'_>, node: &Node, there: &Job, act: &Act) -> TxResult<()> {
+    let Some(last) = tx.point(&task::last_of_job(&there.id))? else { return Ok(()) };
+    let wanted = last.job.as_ref().is_some_and(|(_, stage)| there.stage.is_some_and(|s| s.as_str() == stage));
+    if !wanted || there.afterwards.is_some() {
+        return Ok(());
+    }
+    let operator = |trigger| Cause::operator(&act.by, trigger, &act.reason);
+    let now = tx.now();
+    let expired = match last.status {
+        TaskStatus::Expired => last,
+        TaskStatus::Dispatched if last.lease_until.is_none_or(|until| until <= now) => {
+            let expired_because = "its lease ran out".to_owned();
+            let after = Task { status: TaskStatus::Expired, lease_until: None, expired_because, ..last.clone() };
+            task::move_to(tx, &last, &after, &operator(WITHDRAWN))?
+        }
+        TaskStatus::Queued | TaskStatus::Dispatched | TaskStatus::Done | TaskStatus::Failed => return Ok(()),
+    };
+    // one at a time: what somebody has ordered meanwhile is waited for, and the stage hands out its own then
+    if tx.point(&task::live_of_node(&node.id))?.is_some() {
+        return Ok(());
+    }
+    requeue(tx, &expired, &operator(REQUEUED))
 }
 
 fn again(tx: &mut Tx<'_>, id: &JobId) -> TxResult<(Node, Job)> {

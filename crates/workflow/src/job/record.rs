@@ -165,8 +165,12 @@ fn end(
                 | domain::job_stage::JobKind::Decommission(_) => node,
             };
             let node = let_go(tx, &node, &there)?;
-            let cause = Cause::executor(EXECUTOR, jobs::FINISHED, "");
-            let after = Job { status: JobStatus::Completed, failure: None, afterwards: None, ..there.clone() };
+            // what somebody vouched for was not carried out: the job says so by how it ends
+            let vouched = there.done.iter().any(|done| !done.adopted_by.is_empty());
+            let (status, trigger) =
+                if vouched { (JobStatus::Reconciled, jobs::ADOPTED) } else { (JobStatus::Completed, jobs::FINISHED) };
+            let cause = Cause::executor(EXECUTOR, trigger, "");
+            let after = Job { status, failure: None, afterwards: None, ..there.clone() };
             Ok((node, job::move_to(tx, &there, &after, &cause)?))
         }
         (Purpose::Forward, Ending::Failed) => {

@@ -71,7 +71,9 @@ fn carry_out(
         Effect::Stop { afterwards } => stop(tx, engine, node, there, *afterwards, act, fresh),
         Effect::TakeBack { afterwards } => {
             if there.to_take_back().is_empty() && *afterwards == Afterwards::Restart {
-                return go_from(tx, node, there, 0, fresh, &operator(jobs::RESUMED));
+                // nothing in hand: its tasks are new ones, too
+                let anew = Job { stage: None, ..there };
+                return go_from(tx, node, anew, 0, fresh, &operator(jobs::RESUMED));
             }
             take_back(tx, node, there, *afterwards, fresh, &operator(jobs::COMPENSATE))
         }

@@ -268,7 +268,8 @@ fn compensated(tx: &mut Tx<'_>, node: Node, there: Job, fresh: &Fresh) -> TxResu
         Afterwards::Cancelled => cancelled(tx, node, there, &Cause::executor(EXECUTOR, jobs::CANCELLED, "taken back")),
         Afterwards::Restart => {
             let cause = Cause::executor(EXECUTOR, jobs::RESTARTED, "taken back; begins anew");
-            go_from(tx, node, there, 0, fresh, &cause)
+            // nothing in hand: its tasks are new ones, too
+            go_from(tx, node, Job { stage: None, ..there }, 0, fresh, &cause)
         }
     }
 }

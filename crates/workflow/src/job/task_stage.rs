@@ -71,6 +71,10 @@ impl TaskStage<'_> {
                 follow.number += 1;
             }
         }
+        if follow.number > TASKS_MAX {
+            let message = format!("{TASKS_MAX} tasks of this stage have failed; restart_clean begins anew");
+            return Err(Failure::new("TASKS_SPENT", FailureClass::NeedsOperator, message));
+        }
         let task = there.filter(|(number, _)| *number == follow.number).map(|(_, task)| task);
         // one at a time: whatever else is on the node is waited for
         let other = live.filter(|live| task.as_ref().is_none_or(|ours| ours.id != live.id && !ours.status.is_live()));

@@ -7,7 +7,7 @@ use super::task_stage::withdraw;
 use super::{EXECUTOR, Fresh, observed};
 use domain::agent::HeartbeatPolicy;
 use domain::job::{self as jobs, Afterwards, Job, JobFailure, JobStatus, Purpose, StageDone};
-use domain::job_stage::JobStage;
+use domain::job_stage::{JobKind, JobStage};
 use domain::limits::short;
 use domain::node::{Node, NodeStatus};
 use domain::stage::{Ending, FailureClass};
@@ -159,10 +159,8 @@ fn end(
         }
         (Purpose::Forward, Ending::Done) => {
             let node = match there.kind {
-                domain::job_stage::JobKind::Onboarding => follow::onboarded(tx, &node, policy)?,
-                domain::job_stage::JobKind::Drain
-                | domain::job_stage::JobKind::Removal
-                | domain::job_stage::JobKind::Decommission(_) => node,
+                JobKind::Onboarding => follow::onboarded(tx, &node, policy)?,
+                JobKind::Drain | JobKind::Removal | JobKind::Decommission(_) => node,
             };
             let node = let_go(tx, &node, &there)?;
             // what somebody vouched for was not carried out: the job says so by how it ends
@@ -277,6 +275,10 @@ fn compensated(tx: &mut Tx<'_>, node: Node, there: Job, fresh: &Fresh) -> TxResu
 /// It ends as cancelled, and its node rests.
 pub(super) fn cancelled(tx: &mut Tx<'_>, node: Node, there: Job, cause: &Cause) -> TxResult<(Node, Job)> {
     withdraw(tx, &there.id)?;
+    if there.kind == JobKind::Onboarding {
+        // also of one that was called off before its first stage
+        agent::withdraw(tx, &node.id)?;
+    }
     let why = format!("{} was cancelled by {}", there.kind, cause.actor);
     let node = rest(tx, &node, Stopped::Cancelled, &why)?;
     let node = let_go(tx, &node, &there)?;

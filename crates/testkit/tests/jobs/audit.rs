@@ -136,7 +136,9 @@ fn folds(name: &str, rows: &Rows) {
 pub async fn node_folds(world: &crate::world::World, id: &domain::NodeId) {
     let of = id.clone();
     let (node, log) = world
-        .read(move |tx| Ok((tx.point(&node::by_id(&of))?, log_of_subject(tx, of.as_str(), 0, u64::from(u32::MAX), 1000)?)))
+        .read(move |tx| {
+            Ok((tx.point(&node::by_id(&of))?, log_of_subject(tx, of.as_str(), 0, u64::from(u32::MAX), 1000)?))
+        })
         .await;
     let mut state = String::new();
     for row in log.iter().filter(|row| row.entity_kind == "node") {

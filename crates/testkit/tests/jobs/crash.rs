@@ -8,6 +8,7 @@ use crate::length;
 use crate::strike::Strike;
 use crate::world::{Moment, Play, World, spelt};
 use domain::Reason;
+use domain::job::{JobStatus, START_WITHIN};
 use domain::job_action::{JobAction, judge_action};
 use domain::job_stage::JobKind;
 use domain::stage::FailureClass;
@@ -18,10 +19,22 @@ use testkit::fleet::Database;
 use testkit::pretend_agent::Answer;
 
 /// Plays on one store before it is changed for a fresh one.
-const PLAYS_PER_WORLD: usize = 30;
+const PLAYS_PER_WORLD: usize = 40;
+
+/// What happens while what was done is being taken back, with no engine there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Back {
+    Act(JobAction),
+    CancelExecution,
+    TerminateExecution,
+    /// Nobody comes for longer than a start may take.
+    NobodyComes,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disturb {
+    /// It is called off, or begun anew, and disturbed once more on the way back.
+    TakenBack(JobAction, Back),
     /// So many lives of the engine end at the same count of entries; the last one goes on.
     Crash(usize),
     /// By an operator, with no engine there, or beside one at work.
@@ -38,7 +51,11 @@ enum Disturb {
 impl Disturb {
     fn kills(self) -> bool {
         match self {
-            Disturb::Crash(_) | Disturb::Act(_) | Disturb::CancelExecution | Disturb::TerminateExecution => true,
+            Disturb::Crash(_)
+            | Disturb::Act(_)
+            | Disturb::TakenBack(..)
+            | Disturb::CancelExecution
+            | Disturb::TerminateExecution => true,
             Disturb::ActBeside(_) | Disturb::Silence | Disturb::AgentKilled | Disturb::TaskFails(_) => false,
         }
     }
@@ -52,7 +69,7 @@ async fn rehearse(world: &World, kind: JobKind) -> Vec<(Moment, String)> {
     strike.watch(&engine);
     engine.start().await.expect("starts");
     let (_, job) = play.rests().await;
-    assert_eq!(job.status, domain::job::JobStatus::Completed, "{}: {job:#?}", play.name);
+    assert_eq!(job.status, JobStatus::Completed, "{}: {job:#?}", play.name);
     engine.stop().await;
     world.sweep().await;
     audit(&play).await;
@@ -105,20 +122,9 @@ async fn happens(play: &Play<'_>, disturb: Disturb) {
     match disturb {
         Disturb::Crash(_) => {}
         Disturb::Act(action) | Disturb::ActBeside(action) => acts(play, action).await,
-        Disturb::CancelExecution | Disturb::TerminateExecution => {
-            let (engine, job) = (play.world.door.clone(), play.look().await.1);
-            let terminate = disturb == Disturb::TerminateExecution;
-            let id = job.execution_id;
-            play.world
-                .write(play.node.as_str(), move |tx| match execution::get_for_update(tx, &id)? {
-                    Some(e) if e.status.is_terminal() => Ok(()),
-                    Some(e) if terminate => engine.terminate(tx, &e, "mallory", "from outside"),
-                    Some(e) => engine.request_cancel(tx, &e, "mallory", "from outside"),
-                    None => Ok(()),
-                })
-                .await
-                .unwrap_or_else(|e| panic!("{}: {e:?}", play.name));
-        }
+        Disturb::TakenBack(action, back) => taken_back(play, action, back).await,
+        Disturb::CancelExecution => ends_execution(play, false).await,
+        Disturb::TerminateExecution => ends_execution(play, true).await,
         Disturb::Silence => {
             play.agent.falls_silent();
             let looks_after = play.world.reconciler();
@@ -134,6 +140,41 @@ async fn happens(play: &Play<'_>, disturb: Disturb) {
             }
             play.live(Duration::from_secs(60)).await;
         }
+    }
+}
+
+/// Past the job, by the engine's own doors.
+async fn ends_execution(play: &Play<'_>, terminate: bool) {
+    let (engine, job) = (play.world.door.clone(), play.look().await.1);
+    let id = job.execution_id;
+    play.world
+        .write(play.node.as_str(), move |tx| match execution::get_for_update(tx, &id)? {
+            Some(e) if e.status.is_terminal() => Ok(()),
+            Some(e) if terminate => engine.terminate(tx, &e, "mallory", "from outside"),
+            Some(e) => engine.request_cancel(tx, &e, "mallory", "from outside"),
+            None => Ok(()),
+        })
+        .await
+        .unwrap_or_else(|e| panic!("{}: {e:?}", play.name));
+}
+
+async fn taken_back(play: &Play<'_>, action: JobAction, back: Back) {
+    acts(play, action).await;
+    if play.look().await.1.status == JobStatus::Running {
+        // whoever had it is gone: the next one stops it, and is killed as soon as that is durable
+        let ended = Strike::at_end();
+        let engine = play.world.engine(Some(ended.observer()));
+        ended.watch(&engine);
+        engine.start().await.expect("starts");
+        play.live_until(&ended.struck, Moment::Entry(0), play.world.patience()).await;
+        engine.kill();
+        engine.ended().await;
+    }
+    match back {
+        Back::Act(action) => acts(play, action).await,
+        Back::CancelExecution => ends_execution(play, false).await,
+        Back::TerminateExecution => ends_execution(play, true).await,
+        Back::NobodyComes => play.world.fleet.pass(START_WITHIN + Duration::from_secs(60)),
     }
 }
 
@@ -176,18 +217,13 @@ async fn play_all(database: Database, plays: Vec<(JobKind, Moment, String, Distu
 }
 
 /// Every moment of every kind, with what is to happen there.
-async fn everywhere(
-    database: Database,
-    title: &str,
-    at_least: usize,
-    what: impl Fn(usize) -> Vec<Disturb>,
-) {
+async fn everywhere(database: Database, title: &str, at_least: usize, what: impl Fn(usize, Moment) -> Vec<Disturb>) {
     let world = World::new(database);
     let mut plays = Vec::new();
     for kind in JobKind::ALL {
         let moments = rehearse(&world, kind).await;
         for (number, (moment, entry)) in moments.iter().enumerate() {
-            plays.extend(what(number).into_iter().map(|d| (kind, *moment, entry.clone(), d)));
+            plays.extend(what(number, *moment).into_iter().map(|d| (kind, *moment, entry.clone(), d)));
         }
     }
     world.store().close();
@@ -198,51 +234,77 @@ async fn everywhere(
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_at_every_moment_and_again_in_the_next_life() {
-    let lives = 2 + length();
-    everywhere(Database::Memory, "crashes", 100, move |_| (1..=lives).map(Disturb::Crash).collect()).await;
+    let lives = 1 + length();
+    everywhere(Database::Memory, "crashes", 150, move |_, _| (1..=lives).map(Disturb::Crash).collect()).await;
+}
+
+/// One in so many of the actions, others at each moment; with `JOBS_LENGTH` above one, all of them.
+fn share(at: usize, one_in: usize) -> impl Iterator<Item = JobAction> {
+    let all = JobAction::ALL.into_iter().enumerate();
+    all.filter(move |(n, _)| length() > 1 || (n + at).is_multiple_of(one_in)).map(|(_, action)| action)
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_action_at_every_moment_with_the_engine_gone() {
-    everywhere(Database::Memory, "actions", 400, |_| JobAction::ALL.map(Disturb::Act).to_vec()).await;
+    everywhere(Database::Memory, "actions", 250, |at, _| share(at, 3).map(Disturb::Act).collect()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_action_at_every_moment_beside_the_engine() {
-    everywhere(Database::Memory, "actions beside", 400, |_| JobAction::ALL.map(Disturb::ActBeside).to_vec()).await;
+    everywhere(Database::Memory, "actions beside", 150, |at, _| share(at, 5).map(Disturb::ActBeside).collect()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_execution_ended_past_its_job_at_every_moment() {
     let both = [Disturb::CancelExecution, Disturb::TerminateExecution];
-    everywhere(Database::Memory, "ended past the job", 100, move |_| both.to_vec()).await;
+    everywhere(Database::Memory, "ended past the job", 100, move |_, _| both.to_vec()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_agent_silent_killed_or_failing_at_every_moment() {
-    let all = [
-        Disturb::Silence,
-        Disturb::AgentKilled,
-        Disturb::TaskFails(FailureClass::Transient),
-        Disturb::TaskFails(FailureClass::NeedsOperator),
-    ];
-    everywhere(Database::Memory, "the agent", 200, move |_| all.to_vec()).await;
+    everywhere(Database::Memory, "the agent", 120, |_, moment| {
+        let mut all = vec![Disturb::Silence];
+        match moment {
+            Moment::Entry(_) => {}
+            Moment::Queued(_) => {
+                all.extend([FailureClass::Transient, FailureClass::NeedsOperator].map(Disturb::TaskFails));
+            }
+            Moment::AtWork(_) => all.push(Disturb::AgentKilled),
+        }
+        all
+    })
+    .await;
+}
+
+/// At every sixth moment; with `JOBS_LENGTH` above one, at all.
+#[tokio::test(start_paused = true)]
+async fn a_job_that_is_taken_back_and_disturbed_on_the_way() {
+    everywhere(Database::Memory, "taken back", 100, |at, _| {
+        if length() == 1 && at % 6 != 1 {
+            return vec![];
+        }
+        let mut backs = JobAction::ALL.map(Back::Act).to_vec();
+        backs.extend([Back::CancelExecution, Back::TerminateExecution, Back::NobodyComes]);
+        let first = if at % 2 == 0 { JobAction::Cancel } else { JobAction::RestartClean };
+        backs.into_iter().map(|back| Disturb::TakenBack(first, back)).collect()
+    })
+    .await;
 }
 
 /// A sample; with `JOBS_LENGTH` above one, everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sample_on_postgres() {
-    everywhere(Database::Postgres, "a sample", 20, |at| {
+    everywhere(Database::Postgres, "a sample", 20, |at, _| {
         let actions = JobAction::ALL;
         if length() > 1 {
             let mut all = actions.map(Disturb::Act).to_vec();
             all.extend([Disturb::Crash(1), Disturb::TerminateExecution]);
             return all;
         }
-        match at % 3 {
+        match at % 8 {
             0 => vec![Disturb::Crash(1)],
-            1 => vec![],
-            _ => vec![Disturb::Act(actions[at % actions.len()])],
+            3 => vec![Disturb::Act(actions[at % actions.len()])],
+            _ => vec![],
         }
     })
     .await;

@@ -52,15 +52,14 @@ fn failures(status: JobStatus) -> Vec<Option<JobFailure>> {
     let named = |class, code: &str| Some(JobFailure { class, code: code.into(), message: "why".into() });
     let mut all: Vec<_> = FailureClass::ALL
         .into_iter()
-        .filter(|class| {
-            status == JobStatus::FailedManualIntervention || JobStatus::after_failure(*class) == status
-        })
+        .filter(|class| status == JobStatus::FailedManualIntervention || JobStatus::after_failure(*class) == status)
         .map(|class| named(class, "SOMETHING"))
         .collect();
     if status == JobStatus::FailedManualIntervention {
-        all.extend(["NOT_CLEAN", "FROZEN", "ENDED_OUTSIDE", "COMPENSATION_FAILED"].map(|code| {
-            named(FailureClass::NeedsOperator, code)
-        }));
+        all.extend(
+            ["NOT_CLEAN", "FROZEN", "ENDED_OUTSIDE", "COMPENSATION_FAILED"]
+                .map(|code| named(FailureClass::NeedsOperator, code)),
+        );
     }
     all
 }
@@ -182,10 +181,8 @@ fn what_a_person_vouches_for_is_never_what_proves_a_node_that_stays() {
         for job in every(kind) {
             for (_, verdict) in judge_all(&job, NodeStatus::Active) {
                 if let Ok(Effect::Adopt { stage, .. }) = verdict {
-                    let proves = matches!(
-                        stage,
-                        JobStage::CleanupStorage | JobStage::ScrubGpu | JobStage::ValidateCleanNode
-                    );
+                    let proves =
+                        matches!(stage, JobStage::CleanupStorage | JobStage::ScrubGpu | JobStage::ValidateCleanNode);
                     assert!(kind.removes() || !proves, "{kind} {stage}");
                 }
             }
@@ -207,7 +204,9 @@ fn no_kind_has_more_than_one_stage_to_take_back() {
 #[test]
 fn the_table_names_a_place_for_every_status() {
     for kind in JobKind::ALL {
-        let reached = |status: &&JobStatus| **status != JobStatus::Reconciled || kind.stages().iter().any(|s| s.adoption(kind) == Adoption::ByWord);
+        let reached = |status: &&JobStatus| {
+            **status != JobStatus::Reconciled || kind.stages().iter().any(|s| s.adoption(kind) == Adoption::ByWord)
+        };
         for status in JobStatus::ALL.iter().filter(reached) {
             assert!(table::rows(kind).iter().any(|row| row.jobs.contains(status)), "{kind} {status}");
         }

@@ -7,6 +7,8 @@ use tokio_util::sync::CancellationToken;
 pub struct Strike {
     /// Counted from 1; 0: never.
     at: usize,
+    /// Instead of a count: when an execution has ended.
+    at_end: bool,
     kills: bool,
     engine: OnceLock<Engine>,
     seen: Mutex<Vec<String>>,
@@ -16,7 +18,13 @@ pub struct Strike {
 impl Strike {
     pub fn new(at: usize, kills: bool) -> Arc<Self> {
         let (engine, seen, struck) = (OnceLock::new(), Mutex::default(), CancellationToken::new());
-        Arc::new(Self { at, kills, engine, seen, struck })
+        Arc::new(Self { at, at_end: false, kills, engine, seen, struck })
+    }
+
+    /// Kills when the first execution has ended.
+    pub fn at_end() -> Arc<Self> {
+        let (engine, seen, struck) = (OnceLock::new(), Mutex::default(), CancellationToken::new());
+        Arc::new(Self { at: 0, at_end: true, kills: true, engine, seen, struck })
     }
 
     pub fn observer(self: &Arc<Self>) -> JournalObserver {
@@ -27,7 +35,7 @@ impl Strike {
                 seen.push(entry.to_owned());
                 seen.len()
             };
-            if count == strike.at {
+            if count == strike.at || strike.at_end && entry == "ended" {
                 if strike.kills {
                     strike.engine.get().expect("an engine").kill();
                 }

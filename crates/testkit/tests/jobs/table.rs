@@ -6,9 +6,7 @@ use domain::job::JobStatus::{
     self, Cancelled, Compensating, Completed, FailedManualIntervention, FailedRetryable, Pending, Reconciled, Running,
 };
 use domain::job_stage::{JobKind, Mode};
-use domain::node::NodeStatus::{
-    self, Active, Deleted, Draining, Enrolling, Offline, Quarantined, Removing, Retired,
-};
+use domain::node::NodeStatus::{self, Active, Deleted, Draining, Enrolling, Offline, Quarantined, Removing, Retired};
 
 pub struct Row {
     pub jobs: &'static [JobStatus],
@@ -69,11 +67,7 @@ const FULL: &[Row] = &[
         &[Offline, Active, Quarantined, Retired, Deleted],
         "at rest where it had come to",
     ),
-    row(
-        &[Compensating],
-        &[Draining, Offline, Active, Quarantined, Retired, Removing],
-        "being taken back",
-    ),
+    row(&[Compensating], &[Draining, Offline, Active, Quarantined, Retired, Removing], "being taken back"),
     row(&[Cancelled], &[Offline, Active, Quarantined, Retired, Deleted], "called off"),
     row(&[Completed, Reconciled], &[Deleted], "gone for good"),
 ];

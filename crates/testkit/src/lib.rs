@@ -12,6 +12,7 @@ pub mod http_faults;
 pub mod http_proxy;
 pub mod installer;
 pub mod ipmi_sim;
+pub mod job_tables;
 pub mod keyring;
 pub mod kubeadm;
 pub mod kubernetes;

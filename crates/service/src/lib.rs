@@ -4,6 +4,7 @@
 mod access;
 pub mod access_table;
 mod act;
+pub mod agents;
 mod audit;
 mod boot_identity;
 mod boot_nodes;
@@ -100,6 +101,7 @@ struct Inner {
     /// After how long without a word an installation has failed; whoever judges that is set up with the same.
     silent_after: OnceLock<Duration>,
     sightings: Sightings,
+    agents: agents::Agents,
     /// For the metrics.
     counted: sight::Counted,
     /// Whoever asks for something new is told to come back: the server is about to stop.
@@ -137,6 +139,7 @@ impl Service {
             image_bytes: OnceLock::new(),
             silent_after: OnceLock::new(),
             sightings: Sightings::default(),
+            agents: agents::Agents::default(),
             counted: sight::Counted::default(),
             refusing: CancellationToken::new(),
             closing: CancellationToken::new(),

@@ -1,6 +1,7 @@
 //! The doors: messages in, use cases called, messages out. Thin: nothing is decided here. gRPC is the
 //! one room; REST is the same calls in JSON, made in this process.
 
+mod agent;
 mod audit;
 mod boot;
 mod cluster;
@@ -30,6 +31,7 @@ mod sight;
 mod tls;
 mod token;
 
+pub use agent::{AgentOptions, serve_agents};
 pub use convert::plan_from_proto;
 pub use door::Door;
 pub use error::{code_name, to_status};

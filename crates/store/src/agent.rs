@@ -58,6 +58,26 @@ const BEATS: Pair = Pair {
     ),
 };
 
+macro_rules! strayed {
+    ($rows:literal) => {
+        concat!(
+            "SELECT held.node FROM (",
+            $rows,
+            ") AS held LEFT JOIN agents ON agents.node_id = held.node WHERE agents.node_id IS NULL OR agents.session <> held.session OR agents.state <> 'good'"
+        )
+    };
+}
+
+/// `$1`: `[[node, session], …]`.
+const STRAYED: Pair = Pair {
+    sqlite: strayed!(
+        "SELECT json_extract(value, '$[0]') AS node, json_extract(value, '$[1]') AS session FROM json_each($1)"
+    ),
+    postgres: strayed!(
+        "SELECT value->>0 AS node, (value->>1)::bigint AS session FROM jsonb_array_elements($1::text::jsonb)"
+    ),
+};
+
 macro_rules! lock {
     () => {
         "SELECT 1 FROM agents WHERE node_id = $1"
@@ -66,7 +86,7 @@ macro_rules! lock {
 
 const LOCK: Pair = Pair { sqlite: lock!(), postgres: concat!(lock!(), " FOR UPDATE") };
 
-pub(crate) const PAIRS: &[(&str, Pair)] = &[("BEATS", BEATS), ("LOCK", LOCK)];
+pub(crate) const PAIRS: &[(&str, Pair)] = &[("BEATS", BEATS), ("STRAYED", STRAYED), ("LOCK", LOCK)];
 
 fn read(row: &Row, _: Timestamp) -> Result<AgentIdentity, DbError> {
     let state = row.text(3)?;
@@ -184,6 +204,13 @@ pub fn heard(tx: &mut Tx<'_>, beats: &[Beat]) -> TxResult<()> {
     let sql = BEATS.get(tx.dialect());
     tx.exec(sql, params![codec::to_json(&rows)])?;
     Ok(())
+}
+
+/// Of these connections, those whose agent has come anew elsewhere, was stopped or is gone.
+pub fn strayed(tx: &mut Tx<'_>, held: &[(NodeId, u64)]) -> TxResult<Vec<NodeId>> {
+    let held: Vec<_> = held.iter().map(|(node, session)| (node.as_str(), session)).collect();
+    let rows = tx.pair(STRAYED, params![codec::to_json(&held)])?;
+    Ok(rows.iter().map(|row| row.string(0).map(NodeId::from_text)).collect::<Result<_, _>>()?)
 }
 
 fn read_token(row: &Row, _: Timestamp) -> Result<BootstrapToken, DbError> {

@@ -121,7 +121,7 @@ impl Authority {
     }
 
     /// A certificate for a node's key.
-    pub(crate) fn certify(
+    pub fn certify(
         &self,
         node: &NodeId,
         key: &AgentKey,

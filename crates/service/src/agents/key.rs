@@ -37,7 +37,7 @@ impl AgentKey {
     }
 
     /// The key of a request that proves to have been signed with it.
-    pub(crate) fn of_request(der: &[u8]) -> Result<Self, Error> {
+    pub fn of_request(der: &[u8]) -> Result<Self, Error> {
         let bad = |why: &str| Error::field("csr_der", format!("{why}; send a PKCS #10 request of a P-256 key"));
         if der.len() > DER_MAX {
             return Err(bad("is too large"));

@@ -2,19 +2,35 @@
 //! an agent says may be anything: it is bounded and cleaned before it is kept.
 
 mod authority;
+mod enrolment;
+mod heartbeats;
 mod key;
+mod refusals;
+mod results;
+mod sessions;
+mod tasks;
 
 pub use authority::{AgentCertificate, Authority, SERVER_NAME, ServerPair};
+pub use enrolment::{Enrolled, Enrolment, Facts};
+pub use heartbeats::Heartbeat;
 pub(crate) use key::uri_of;
 pub use key::{AgentKey, AgentPeer, Unreadable, validity};
+pub use refusals::SMALL_DIFFERENCE;
+pub use results::{Kept, Refusal, Said};
+pub use sessions::{AgentSession, Farewell, Hello};
+pub use tasks::{ForAgent, OutputPiece};
 
+use self::heartbeats::Beats;
+use crate::standing::Sampler;
 use crate::{Service, access};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::agent::{CERTIFICATE_LIFE, HeartbeatPolicy, RENEW_GRACE};
 use domain::{Error, NodeId, Reason, Secret, Timestamp};
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
+use store::Caller;
 use tokio::sync::OnceCell;
 
 /// How agents are served.
@@ -43,10 +59,48 @@ impl Default for AgentSetup {
 }
 
 /// What a server keeps of agents in memory.
-#[derive(Default)]
 pub(crate) struct Agents {
     setup: OnceLock<AgentSetup>,
     authority: OnceCell<Arc<Authority>>,
+    /// The streams of this server: which connection of which node.
+    held: Mutex<HashMap<NodeId, u64>>,
+    beats: Beats,
+    /// Of what is refused at the agents' port, what is put on record.
+    refusals: Sampler,
+}
+
+/// Refusals that are put on record one by one; beyond that one stands for many.
+const REFUSALS_PER_SECOND: u32 = 1;
+const REFUSALS_AT_ONCE: u32 = 20;
+
+impl Default for Agents {
+    fn default() -> Self {
+        Self {
+            setup: OnceLock::new(),
+            authority: OnceCell::new(),
+            held: Mutex::default(),
+            beats: Beats::default(),
+            refusals: Sampler::new(REFUSALS_PER_SECOND, REFUSALS_AT_ONCE),
+        }
+    }
+}
+
+/// Each agent has its own share of the store's queue: none holds up another.
+fn caller(node: &NodeId) -> Caller {
+    Caller::new(node.as_str())
+}
+
+/// What an agent says may be anything: what is kept is short, and one line.
+pub fn one_line(text: &str, max: usize) -> String {
+    let printable = |c: char| if c.is_control() { ' ' } else { c };
+    let mut kept = String::with_capacity(text.len().min(max));
+    for c in text.chars().map(printable) {
+        if kept.len() + c.len_utf8() > max {
+            break;
+        }
+        kept.push(c);
+    }
+    kept.trim().to_owned()
 }
 
 const TOKEN_PREFIX: &str = "mwb_";

@@ -73,6 +73,9 @@ reasons! {
     BootNodeNotFound = "BOOT_NODE_NOT_FOUND" => NotFound,
     WorkflowNotFound = "WORKFLOW_NOT_FOUND" => NotFound,
     FindingNotFound = "FINDING_NOT_FOUND" => NotFound,
+    NodeNotFound = "NODE_NOT_FOUND" => NotFound,
+    JobNotFound = "JOB_NOT_FOUND" => NotFound,
+    TaskNotFound = "TASK_NOT_FOUND" => NotFound,
     ImageNotFound = "IMAGE_NOT_FOUND" => NotFound,
     /// Nothing of any kind has this id.
     IdNotFound = "ID_NOT_FOUND" => NotFound,
@@ -98,6 +101,10 @@ reasons! {
     ImageInUse = "IMAGE_IN_USE" => FailedPrecondition,
     /// As many attempts have failed as are allowed: somebody must say that it is to be tried again.
     ForceNeeded = "FORCE_NEEDED" => FailedPrecondition,
+    /// A job holds the node, and another is wished for.
+    NodeHeld = "NODE_HELD" => FailedPrecondition,
+    /// What an operator wishes is not possible as the job or the node stands; what is, is said.
+    ActionNotAllowed = "ACTION_NOT_ALLOWED" => FailedPrecondition,
     /// The machine serves somebody, or a run is active on it.
     MachineInUse = "MACHINE_IN_USE" => FailedPrecondition,
     ProviderUnknown = "PROVIDER_UNKNOWN" => FailedPrecondition,

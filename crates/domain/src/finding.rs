@@ -84,10 +84,12 @@ pub enum FindingKind {
     NodeJobMismatch,
     /// A node's clock is too far off.
     ClockSkew,
+    /// Node, boot node and machine are in states that do not belong together.
+    LayersDisagree,
 }
 
 impl FindingKind {
-    pub const ALL: [FindingKind; 8] = [
+    pub const ALL: [FindingKind; 9] = [
         FindingKind::IdentityConflict,
         FindingKind::NotBooted,
         FindingKind::InstallFailed,
@@ -96,6 +98,7 @@ impl FindingKind {
         FindingKind::NodeIdentityConflict,
         FindingKind::NodeJobMismatch,
         FindingKind::ClockSkew,
+        FindingKind::LayersDisagree,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -108,6 +111,7 @@ impl FindingKind {
             FindingKind::NodeIdentityConflict => "NODE_IDENTITY_CONFLICT",
             FindingKind::NodeJobMismatch => "NODE_JOB_MISMATCH",
             FindingKind::ClockSkew => "CLOCK_SKEW",
+            FindingKind::LayersDisagree => "LAYERS_DISAGREE",
         }
     }
 
@@ -136,6 +140,9 @@ impl FindingKind {
             }
             FindingKind::NodeJobMismatch => "have it compared and put right now: 'millwright node resume NODE'",
             FindingKind::ClockSkew => "set the machine's clock, and have it kept by NTP",
+            FindingKind::LayersDisagree => {
+                "see what each of the three waits for ('millwright why NODE'), and move the one that is wrong; nothing is healed by guessing"
+            }
         }
     }
 }

@@ -225,6 +225,8 @@ pub struct Job {
     /// The first stage of this attempt, as an index into the kind's stages (of a compensation: unused).
     pub first_stage: usize,
     pub afterwards: Option<Afterwards>,
+    /// The attempt from which on tasks count: what was done before it is done again.
+    pub tasks_since: u32,
     pub failure: Option<JobFailure>,
     /// What was last seen of the node, with its time in words.
     pub observed: String,

@@ -22,6 +22,7 @@ pub mod install_report;
 pub mod job;
 pub mod job_action;
 pub mod job_stage;
+pub mod layers;
 pub mod lifecycle;
 pub mod limits;
 pub mod link;

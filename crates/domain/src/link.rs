@@ -71,11 +71,61 @@ pub fn link(mac: &MacAddress, claims: &Claims, candidates: &[Candidate]) -> Link
     }
 }
 
+/// What an agent says of the hardware it runs on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HardwareFacts {
+    pub system_uuid: String,
+    pub serial_number: String,
+    pub macs: Vec<MacAddress>,
+}
+
+impl HardwareFacts {
+    /// Whether any of it tells one machine from another.
+    pub fn tell(&self) -> bool {
+        tells(&self.serial_number) || uuid_tells(&self.system_uuid) || !self.macs.is_empty()
+    }
+}
+
+/// Which machine a node is. Its agent came with a token that somebody gave to that very machine: so one machine that
+/// agrees is the one, and several, or one of which something contradicts, are for a person.
+pub fn link_node(facts: &HardwareFacts, candidates: &[Candidate]) -> Link {
+    match candidates {
+        [] => Link::New,
+        [one] => {
+            if let Some(why) = another_machine(&one.spec, &facts.serial_number, &facts.system_uuid) {
+                return Link::Conflict(format!("compared with machine {}, {why}", one.id));
+            }
+            if one.taken {
+                return Link::Conflict(format!("machine {} has another node", one.id));
+            }
+            Link::Linked(one.id.clone())
+        }
+        several => {
+            let named: Vec<&str> = several.iter().map(|c| c.id.as_str()).collect();
+            Link::Conflict(format!("its identifiers belong to several machines: {}", named.join(", ")))
+        }
+    }
+}
+
+/// What is written down of a machine that a node was the first to be on.
+pub fn record_of_node(facts: &HardwareFacts, provider: &str) -> MachineSpec {
+    let claims = Claims {
+        serial_number: facts.serial_number.clone(),
+        system_uuid: facts.system_uuid.clone(),
+        ..Claims::default()
+    };
+    let mac_addresses = facts.macs.iter().map(ToString::to_string).collect();
+    named(MachineSpec { mac_addresses, provider: provider.to_owned(), ..MachineSpec::default() }, &claims)
+}
+
 /// What is written down of a machine that nobody knew: its card, and what of its claims says something and is spelt as
 /// a record must be. One that is not leaves the others as they are.
 pub fn record_of(mac: &MacAddress, claims: &Claims, provider: &str) -> MachineSpec {
-    let mut spec =
-        MachineSpec { mac_addresses: vec![mac.to_string()], provider: provider.to_owned(), ..MachineSpec::default() };
+    let mac_addresses = vec![mac.to_string()];
+    named(MachineSpec { mac_addresses, provider: provider.to_owned(), ..MachineSpec::default() }, claims)
+}
+
+fn named(mut spec: MachineSpec, claims: &Claims) -> MachineSpec {
     if tells(&claims.serial_number) {
         let named = MachineSpec { serial_number: claims.serial_number.clone(), ..spec.clone() };
         spec = named.normalized().unwrap_or(spec);

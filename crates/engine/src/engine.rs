@@ -179,6 +179,21 @@ impl Engine {
         self.end_from_outside(tx, execution, Status::Terminated, "terminated", by, reason)
     }
 
+    /// The same for a caller that writes the product's rows itself, in the same transaction.
+    pub fn end_quietly(
+        &self,
+        tx: &mut store::Tx<'_>,
+        execution: &Execution,
+        by: &str,
+        reason: &str,
+    ) -> store::TxResult<()> {
+        let entry = Entry { entry: "terminated", detail: serde_json::json!({"by": by, "reason": reason}) };
+        if !execution::end_from_outside(tx, execution, Status::Terminated, &entry)? {
+            return Err(store::Failure::Lost(format!("execution {}", execution.id)));
+        }
+        Ok(())
+    }
+
     /// Writes the product's rows for an execution whose end never reached them.
     pub fn record_end(
         &self,
@@ -214,11 +229,12 @@ impl Engine {
         })
     }
 
-    /// Asks everything that has not ended to stop, and waits until it has (bounded).
-    pub async fn cancel_all(&self, by: &str, reason: &str, within: Duration) -> Result<(), Error> {
+    /// Asks everything of one kind that has not ended to stop, and waits until it has (bounded).
+    pub async fn cancel_all(&self, workflow: &str, by: &str, reason: &str, within: Duration) -> Result<(), Error> {
         let deadline = tokio::time::Instant::now() + within;
         loop {
-            let open = self.core.store.read(|tx| execution::list_open(tx, CANCEL_BATCH)).await?;
+            let of = workflow.to_owned();
+            let open = self.core.store.read(move |tx| execution::list_open(tx, &of, CANCEL_BATCH)).await?;
             if open.is_empty() || tokio::time::Instant::now() >= deadline {
                 if !open.is_empty() {
                     tracing::warn!(

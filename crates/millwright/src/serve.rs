@@ -10,7 +10,7 @@ use crate::plan_folder;
 use crate::providers;
 use crate::secrets;
 use clap::Args;
-use engine::{Engine, EngineOptions};
+use engine::{Engine, EngineOptions, Workflow};
 use provider::Providers;
 use reconcile::{Reconciler, ReconcilerOptions};
 use service::{Call, CallerLimits, NetbootOrders, NewMachine, Service, Vault};
@@ -23,7 +23,7 @@ use store::{Ambient, Options, Store, SystemAmbient};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use workflow::RunWorkflow;
+use workflow::{JobWorkflow, NodePolicy, RunWorkflow};
 
 #[derive(Args, Default)]
 #[command(after_help = "Examples:
@@ -194,9 +194,10 @@ impl Server {
         let providers = providers::configured(config, options.sim.is_some(), &data.path, &ambient, &vault, netboot)?;
         let first_start = data.is_new();
         let instance = data.instance_id(|| ambient.uuid().to_string())?;
-        let workflow = Arc::new(RunWorkflow::new(providers.clone()));
+        let workflows: Vec<Arc<dyn Workflow>> =
+            vec![Arc::new(RunWorkflow::new(providers.clone())), Arc::new(JobWorkflow::new(NodePolicy::default()))];
         let observing = reconciler_options(config, &instance);
-        let engine = Engine::new(store.clone(), engine_options(config, instance), vec![workflow], None);
+        let engine = Engine::new(store.clone(), engine_options(config, instance), workflows, None);
         let service = Service::with_vault(store, engine.clone(), providers.clone(), caller_limits(config), vault)
             .await
             .map_err(|e| e.to_string())?;
@@ -266,7 +267,8 @@ impl Server {
         // back, and not left to guess from a port that nobody listens on
         self.service.refuse_calls();
         if self.cancel_runs
-            && let Err(e) = self.engine.cancel_all("system", "server_shutdown", CANCEL_WITHIN).await
+            && let Err(e) =
+                self.engine.cancel_all(workflow::RUN_WORKFLOW, "system", "server_shutdown", CANCEL_WITHIN).await
         {
             tracing::error!(error = %e, "canceling the active runs");
         }

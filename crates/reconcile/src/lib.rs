@@ -1,5 +1,5 @@
 //! Reconcilers that take no input: conditions, from looking at every machine again and again; installations that
-//! nothing is heard of.
+//! nothing is heard of; nodes by their heartbeats, tasks by their leases, jobs by their executions.
 //!
 //! - **Nothing is told, everything is looked at.** A sweep goes over all machines once in a period; a
 //!   machine that has just changed is looked at at once. What a lost hint would have told, the next sweep
@@ -11,12 +11,17 @@
 //!   proof that the machine can be managed.
 
 mod ask;
+mod heartbeats;
+mod layers;
+mod node_jobs;
+mod node_sweep;
 mod options;
 mod orders;
 mod prompt;
 mod reconciler;
 mod record;
 mod sweep;
+mod task_leases;
 mod watch;
 
 pub use options::ReconcilerOptions;

@@ -1,6 +1,7 @@
 //! The reconciler's bounds and periods, by name.
 
 use std::time::Duration;
+use workflow::NodePolicy;
 
 #[derive(Clone, Debug)]
 pub struct ReconcilerOptions {
@@ -18,6 +19,9 @@ pub struct ReconcilerOptions {
     pub stale_after: Duration,
     /// An attempt to install that says nothing for so long has failed.
     pub silent_after: Duration,
+    /// From one look after nodes and tasks to the next.
+    pub node_period: Duration,
+    pub nodes: NodePolicy,
 }
 
 impl ReconcilerOptions {
@@ -29,6 +33,8 @@ impl ReconcilerOptions {
             concurrency: 64,
             stale_after: domain::observation::STALE_AFTER,
             silent_after: domain::boot_node::SILENT_AFTER,
+            node_period: Duration::from_secs(5),
+            nodes: NodePolicy::default(),
         }
     }
 

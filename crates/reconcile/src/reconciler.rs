@@ -1,7 +1,7 @@
 //! The reconciler as the rest of the server sees it: start, stop.
 
 use crate::options::ReconcilerOptions;
-use crate::{orders, prompt, sweep};
+use crate::{layers, node_sweep, orders, prompt, sweep};
 use domain::observation::Lane;
 use provider::Providers;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,6 +31,8 @@ impl Reconciler {
         // heard from this moment on, so that nothing falls between the first sweep and the first hint
         tasks.spawn(prompt::run(core.clone(), core.store.signals().machines()));
         tasks.spawn(orders::run(core.clone()));
+        tasks.spawn(node_sweep::run(core.clone()));
+        tasks.spawn(layers::run(core.clone()));
         for lane in Lane::ALL {
             tasks.spawn(sweep::run(core.clone(), lane));
         }

@@ -27,6 +27,10 @@ crate::statements! {
     CERTIFIED = "UPDATE agents SET certificate_until = $2 WHERE node_id = $1";
     SET_INVENTORY = "UPDATE agents SET inventory = $2, inventory_digest = $3 WHERE node_id = $1";
     SET_HEALTH = "UPDATE agents SET health = $2 WHERE node_id = $1";
+    LOST = "SELECT n.node_id FROM nodes n LEFT JOIN agents a ON a.node_id = n.node_id WHERE n.status = 'active' AND n.node_id > $1 AND COALESCE(a.last_beat, 0) <= $2 AND n.status_changed_at <= $2 ORDER BY n.node_id LIMIT $3";
+    BACK = "SELECT n.node_id FROM nodes n JOIN agents a ON a.node_id = n.node_id WHERE n.status = 'offline' AND n.node_id > $1 AND a.last_beat > $2 AND a.last_beat > n.status_changed_at AND a.beats >= $3 ORDER BY n.node_id LIMIT $4";
+    QUARANTINED = "SELECT n.node_id FROM nodes n JOIN agents a ON a.node_id = n.node_id WHERE n.status = 'quarantined' AND n.node_id > $1 AND a.last_beat > $2 AND a.last_beat > n.status_changed_at AND a.beats >= $3 ORDER BY n.node_id LIMIT $4";
+    UNWELL = "SELECT n.node_id FROM nodes n JOIN agents a ON a.node_id = n.node_id WHERE n.status = 'active' AND n.node_id > $1 AND a.health LIKE '%\"ok\":false%' ORDER BY n.node_id LIMIT $2";
     TOKEN = "SELECT hash, node_id, expires_at, issued_by, issued_at, key_sha256, bound_at, withdrawn FROM bootstrap_tokens WHERE hash = $1";
     TOKENS_OF = "SELECT hash, node_id, expires_at, issued_by, issued_at, key_sha256, bound_at, withdrawn FROM bootstrap_tokens WHERE node_id = $1 ORDER BY issued_at DESC LIMIT 10";
     ISSUE = "INSERT INTO bootstrap_tokens(hash, node_id, expires_at, issued_by, issued_at, withdrawn) VALUES ($1, $2, $3, $4, $5, 0)";
@@ -211,6 +215,34 @@ pub fn strayed(tx: &mut Tx<'_>, held: &[(NodeId, u64)]) -> TxResult<Vec<NodeId>>
     let held: Vec<_> = held.iter().map(|(node, session)| (node.as_str(), session)).collect();
     let rows = tx.pair(STRAYED, params![codec::to_json(&held)])?;
     Ok(rows.iter().map(|row| row.string(0).map(NodeId::from_text)).collect::<Result<_, _>>()?)
+fn ids(rows: &[Row<'_>]) -> Result<Vec<NodeId>, DbError> {
+    rows.iter().map(|row| row.string(0).map(NodeId::from_text)).collect()
+}
+
+/// Active nodes that nothing was heard of since `before`, after `after`.
+pub fn lost(tx: &mut Tx<'_>, after: &str, before: Timestamp, limit: usize) -> TxResult<Vec<NodeId>> {
+    Ok(ids(&tx.rows(LOST, params![after, before, limit])?)?)
+}
+
+/// Offline nodes that are heard of again, steadily, after `after`.
+pub fn back(tx: &mut Tx<'_>, after: &str, since: Timestamp, beats: u32, limit: usize) -> TxResult<Vec<NodeId>> {
+    Ok(ids(&tx.rows(BACK, params![after, since, beats, limit])?)?)
+}
+
+/// The same of quarantined ones.
+pub fn steady_in_quarantine(
+    tx: &mut Tx<'_>,
+    after: &str,
+    since: Timestamp,
+    beats: u32,
+    limit: usize,
+) -> TxResult<Vec<NodeId>> {
+    Ok(ids(&tx.rows(QUARANTINED, params![after, since, beats, limit])?)?)
+}
+
+/// Active nodes of whose probes one fails, after `after`.
+pub fn unwell(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<NodeId>> {
+    Ok(ids(&tx.rows(UNWELL, params![after, limit])?)?)
 }
 
 fn read_token(row: &Row, _: Timestamp) -> Result<BootstrapToken, DbError> {

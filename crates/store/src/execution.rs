@@ -155,7 +155,7 @@ crate::statements! {
     GET = concat!("SELECT ", execution_columns!(), " FROM executions WHERE execution_id = $1");
     BY_SUBJECT = concat!("SELECT ", execution_columns!(), " FROM executions WHERE subject = $1 ORDER BY execution_id DESC LIMIT 1");
     LIST = concat!("SELECT ", execution_columns!(), " FROM executions WHERE execution_id < $1");
-    OPEN = concat!("SELECT ", execution_columns!(), " FROM executions WHERE status IN ('ready', 'running', 'waiting') ORDER BY execution_id LIMIT $1");
+    OPEN = concat!("SELECT ", execution_columns!(), " FROM executions WHERE status IN ('ready', 'running', 'waiting') AND workflow = $1 ORDER BY execution_id LIMIT $2");
     OPEN_OF_SUBJECTS = concat!("SELECT ", execution_columns!(), " FROM executions WHERE status IN ('ready', 'running', 'waiting') AND subject IN ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32)");
     INSERT = "INSERT INTO executions(execution_id, workflow, workflow_version, subject, machine_id, status, position, stage, attempt, settle_ms, facts, failure, waiting_for, wake_at, deadline, holder, epoch, fence, cancel_by, cancel_reason, entries, created_at, updated_at) VALUES ($1, $2, $3, $4, $5, 'ready', $6, '', 0, 0, '{}', '', $7, $8, $9, NULL, $10, 0, '', '', 1, $8, $8)";
     JOURNAL_INSERT = "INSERT INTO journal(execution_id, number, at, fence, entry, detail) VALUES ($1, $2, $3, $4, $5, $6)";
@@ -351,9 +351,9 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, before: &str, limit: usize) -> TxR
     Ok(tx.rows(&sql, &clause.params)?.iter().map(read).collect::<Result<_, _>>()?)
 }
 
-/// Executions that have not ended, oldest first.
-pub fn list_open(tx: &mut Tx<'_>, limit: usize) -> TxResult<Vec<Execution>> {
-    Ok(tx.rows(OPEN, params![limit])?.iter().map(read).collect::<Result<_, _>>()?)
+/// Executions of one kind that have not ended, oldest first.
+pub fn list_open(tx: &mut Tx<'_>, workflow: &str, limit: usize) -> TxResult<Vec<Execution>> {
+    Ok(tx.rows(OPEN, params![workflow, limit])?.iter().map(read).collect::<Result<_, _>>()?)
 }
 
 /// Takes due executions for a session, the longest due first, raising their fences. A session that was

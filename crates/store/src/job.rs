@@ -49,7 +49,7 @@ pub const FILTER: Schema = Schema {
 
 macro_rules! job_columns {
     () => {
-        "job_id, kind, mode, node_id, status, version, stage, attempt, execution_id, purpose, first_stage, afterwards, failure_class, failure_code, failure_message, observed, done, parameters, clean_record, requested_by, reason, created_at, updated_at, finished_at FROM jobs"
+        "job_id, kind, mode, node_id, status, version, stage, attempt, execution_id, purpose, first_stage, afterwards, failure_class, failure_code, failure_message, observed, done, parameters, clean_record, requested_by, reason, created_at, updated_at, finished_at, tasks_since FROM jobs"
     };
 }
 
@@ -58,9 +58,9 @@ crate::statements! {
     OPEN_OF_NODE = concat!("SELECT ", job_columns!(), " WHERE node_id = $1 AND status NOT IN ('completed', 'cancelled', 'reconciled')");
     LAST_OF_NODE = concat!("SELECT ", job_columns!(), " WHERE node_id = $1 ORDER BY job_id DESC LIMIT 1");
     LIST = concat!("SELECT ", job_columns!(), " WHERE job_id < $1");
-    UNDER_WAY = concat!("SELECT ", job_columns!(), " WHERE job_id > $1 AND status IN ('pending', 'running', 'compensating') ORDER BY job_id LIMIT $2");
-    INSERT = "INSERT INTO jobs(job_id, kind, mode, node_id, status, version, stage, attempt, execution_id, purpose, first_stage, afterwards, failure_class, failure_code, failure_message, observed, done, parameters, clean_record, requested_by, reason, created_at, updated_at) VALUES ($1, $2, $3, $4, 'pending', 1, '', 1, $5, 'forward', 0, '', '', '', '', $6, '[]', $7, '', $8, $9, $10, $10)";
-    UPDATE = "UPDATE jobs SET version = version + 1, status = $3, stage = $4, attempt = $5, execution_id = $6, purpose = $7, first_stage = $8, afterwards = $9, failure_class = $10, failure_code = $11, failure_message = $12, observed = $13, done = $14, clean_record = $15, updated_at = $16, finished_at = $17, parameters = $18 WHERE job_id = $1 AND version = $2";
+    LEFT = "SELECT j.job_id FROM jobs j JOIN executions e ON e.execution_id = j.execution_id WHERE j.job_id > $1 AND j.status IN ('pending', 'running', 'compensating') AND e.status IN ('done', 'failed', 'canceled', 'terminated') ORDER BY j.job_id LIMIT $2";
+    INSERT = "INSERT INTO jobs(job_id, kind, mode, node_id, status, version, stage, attempt, execution_id, purpose, first_stage, afterwards, failure_class, failure_code, failure_message, observed, done, parameters, clean_record, requested_by, reason, created_at, updated_at, tasks_since) VALUES ($1, $2, $3, $4, 'pending', 1, '', 1, $5, 'forward', 0, '', '', '', '', $6, '[]', $7, '', $8, $9, $10, $10, 1)";
+    UPDATE = "UPDATE jobs SET version = version + 1, status = $3, stage = $4, attempt = $5, execution_id = $6, purpose = $7, first_stage = $8, afterwards = $9, failure_class = $10, failure_code = $11, failure_message = $12, observed = $13, done = $14, clean_record = $15, updated_at = $16, finished_at = $17, parameters = $18, tasks_since = $19 WHERE job_id = $1 AND version = $2";
 }
 
 macro_rules! lock {
@@ -145,6 +145,7 @@ fn read(row: &Row, _: Timestamp) -> Result<Job, DbError> {
         created_at: row.time(21)?,
         updated_at: row.time(22)?,
         finished_at: row.maybe(23, Row::time)?,
+        tasks_since: u32::try_from(row.uint(24)?).unwrap_or(u32::MAX),
     })
 }
 
@@ -190,10 +191,10 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, before: &str, limit: usize) -> TxR
     Ok(tx.rows(&sql, &clause.params)?.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
 }
 
-/// Those that an execution must be at, in order of their ids, after `after`.
-pub fn under_way(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<Job>> {
-    let now = tx.now();
-    Ok(tx.rows(UNDER_WAY, params![after, limit])?.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
+/// Those that are under way and whose execution has ended, in order of their ids, after `after`.
+pub fn left_by_their_execution(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<JobId>> {
+    let rows = tx.rows(LEFT, params![after, limit])?;
+    Ok(rows.iter().map(|row| row.string(0).map(JobId::from_text)).collect::<Result<_, _>>()?)
 }
 
 /// A job that was not there, with its first attempt: the caller inserts the execution that it names.
@@ -250,6 +251,7 @@ fn write(tx: &mut Tx<'_>, job: &Job) -> Result<u64, DbError> {
             now,
             job.finished_at,
             &job.parameters,
+            job.tasks_since,
         ],
     )
 }

@@ -9,7 +9,9 @@ use crate::signal::Signal;
 use crate::transition::{Cause, Moved, Transition};
 use crate::tx::Tx;
 use domain::filter::{Field, Filter, Schema};
+use domain::layers::Layers;
 use domain::lifecycle::Guard;
+use domain::link::HardwareFacts;
 use domain::node::{AgentMode, Node, NodeStatus, View};
 use domain::{Error, JobId, MachineId, NodeId, Timestamp};
 
@@ -53,9 +55,12 @@ crate::statements! {
     BY_NAME = concat!("SELECT ", node_columns!(), " WHERE name = $1 AND status <> 'deleted'");
     BY_MACHINE = concat!("SELECT ", node_columns!(), " WHERE machine_id = $1 AND status <> 'deleted'");
     LIST = concat!("SELECT ", node_columns!(), " WHERE node_id > $1");
-    BUSY = concat!("SELECT ", node_columns!(), " WHERE node_id > $1 AND status IN ('enrolling', 'draining', 'removing') ORDER BY node_id LIMIT $2");
+    ORPHANS = "SELECT n.node_id FROM nodes n WHERE n.node_id > $1 AND n.status IN ('enrolling', 'draining', 'removing') AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.node_id = n.node_id AND j.status NOT IN ('completed', 'cancelled', 'reconciled')) ORDER BY n.node_id LIMIT $2";
     INSERT = "INSERT INTO nodes(node_id, name, status, version, status_reason, status_changed_at, cordoned_by, cordon_reason, machine_id, active_job_id, agent_mode, agent_mode_by, task_fence, created_at, created_by) VALUES ($1, $2, $3, 1, $4, $5, '', '', $6, NULL, 'keep', '', 0, $5, $7)";
     UPDATE = "UPDATE nodes SET version = version + 1, name = $3, status = $4, status_reason = $5, status_changed_at = $6, cordoned_by = $7, cordon_reason = $8, machine_id = $9, active_job_id = $10, agent_mode = $11, agent_mode_by = $12 WHERE node_id = $1 AND version = $2";
+    HOLDERS = "SELECT DISTINCT machine_id FROM machine_identifiers WHERE (kind = 'serial_number' AND lower(value) = $1) OR (kind = 'system_uuid' AND value IN ($2, $3)) ORDER BY machine_id LIMIT 5";
+    MAC_HOLDER = "SELECT machine_id FROM machine_identifiers WHERE kind = 'mac' AND value = $1";
+    LINKED = "SELECT n.node_id, n.status, n.status_changed_at, m.machine_id, m.phase, m.phase_set_at, b.state, b.state_changed_at, CAST(CASE WHEN f.finding_id IS NULL THEN 0 ELSE 1 END AS BIGINT) FROM nodes n JOIN machines m ON m.machine_id = n.machine_id LEFT JOIN boot_nodes b ON b.machine_id = m.machine_id AND b.state <> 'retired' LEFT JOIN findings f ON f.subject = n.node_id AND f.kind = 'LAYERS_DISAGREE' AND f.state <> 'resolved' WHERE n.node_id > $1 AND n.status <> 'deleted' ORDER BY n.node_id LIMIT $2";
     RAISE_FENCE = "UPDATE nodes SET task_fence = task_fence + 1 WHERE node_id = $1 RETURNING task_fence";
 }
 
@@ -135,10 +140,10 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, view: Option<View>, after: &str, l
     Ok(tx.rows(&sql, &clause.params)?.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
 }
 
-/// Those whose status wants a job, in order of their ids, after `after`.
-pub fn busy(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<Node>> {
-    let now = tx.now();
-    Ok(tx.rows(BUSY, params![after, limit])?.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
+/// Those whose status wants a job and that have none, in order of their ids, after `after`.
+pub fn orphans(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<NodeId>> {
+    let rows = tx.rows(ORPHANS, params![after, limit])?;
+    Ok(rows.iter().map(|row| row.string(0).map(NodeId::from_text)).collect::<Result<_, _>>()?)
 }
 
 fn again(tx: &mut Tx<'_>, id: &NodeId) -> TxResult<Node> {
@@ -214,6 +219,61 @@ pub fn move_to(
     }
     again(tx, &before.id)
 }
+
+/// A node with what its machine and its boot node are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Linked {
+    pub node_id: NodeId,
+    pub machine_id: MachineId,
+    pub layers: Layers,
+    /// Of the three, the last.
+    pub moved_at: Timestamp,
+    /// That they disagree is a finding already.
+    pub found: bool,
+}
+
+/// Nodes that are linked to machines, in order of their ids, after `after`.
+pub fn linked(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<Linked>> {
+    let read = |row: &Row| -> Result<Linked, DbError> {
+        let boot = row.maybe(6, Row::string)?;
+        let moved = row.time(2)?.max(row.time(5)?);
+        Ok(Linked {
+            node_id: NodeId::from_text(row.string(0)?),
+            machine_id: MachineId::from_text(row.string(3)?),
+            layers: Layers {
+                node: Some(codec::state(row.text(1)?)?),
+                boot_node: boot.as_deref().map(codec::state).transpose()?,
+                phase: Some(codec::state(row.text(4)?)?),
+            },
+            moved_at: row.maybe(7, Row::time)?.map_or(moved, |boot| moved.max(boot)),
+            found: row.uint(8)? == 1,
+        })
+    };
+    Ok(tx.rows(LINKED, params![after, limit])?.iter().map(read).collect::<Result<_, _>>()?)
+}
+
+/// The machines that hold one of these identifiers: at most a handful.
+pub fn holders(tx: &mut Tx<'_>, facts: &HardwareFacts) -> TxResult<Vec<MachineId>> {
+    let told = |text: &str, tells: bool| if tells { text.to_ascii_lowercase() } else { String::new() };
+    let serial = told(&facts.serial_number, domain::identity::tells(&facts.serial_number));
+    let uuid = told(&facts.system_uuid, domain::identity::uuid_tells(&facts.system_uuid));
+    let swapped = domain::identity::swapped_uuid(&uuid).unwrap_or_default();
+    let mut found: Vec<MachineId> = Vec::new();
+    for row in tx.rows(HOLDERS, params![serial, uuid, swapped])? {
+        found.push(MachineId::from_text(row.string(0)?));
+    }
+    for mac in facts.macs.iter().take(MACS_ASKED) {
+        if let Some(row) = tx.row(MAC_HOLDER, params![mac.as_str()])? {
+            found.push(MachineId::from_text(row.string(0)?));
+        }
+    }
+    found.sort();
+    found.dedup();
+    Ok(found)
+}
+
+/// Cards of one machine that are looked up.
+const MACS_ASKED: usize = 16;
 
 /// The fence of the next task that is handed out. No news of the node, so its version is not raised.
 pub fn raise_fence(tx: &mut Tx<'_>, id: &NodeId) -> TxResult<u64> {

@@ -204,7 +204,7 @@ const MIGRATIONS: &[&[&str]] = &[&[
         purpose TEXT NOT NULL, first_stage BIGINT NOT NULL, afterwards TEXT NOT NULL, failure_class {key} NOT NULL,
         failure_code {key} NOT NULL, failure_message TEXT NOT NULL, observed TEXT NOT NULL, done TEXT NOT NULL, parameters TEXT NOT NULL,
         clean_record TEXT NOT NULL, requested_by {key} NOT NULL, reason TEXT NOT NULL, created_at BIGINT NOT NULL,
-        updated_at BIGINT NOT NULL, finished_at BIGINT)",
+        updated_at BIGINT NOT NULL, finished_at BIGINT, tasks_since BIGINT NOT NULL)",
     // the database itself refuses a second job at work on a node
     "CREATE UNIQUE INDEX one_open_job ON jobs(node_id) WHERE status NOT IN ('completed', 'cancelled', 'reconciled')",
     "CREATE INDEX jobs_by_node ON jobs(node_id, job_id)",

@@ -6,4 +6,5 @@ pub mod install;
 pub mod job;
 mod run;
 
+pub use job::{JOB_WORKFLOW, JobWorkflow, NodePolicy};
 pub use run::{RUN_WORKFLOW, RUN_WORKFLOW_VERSION, RunWorkflow};

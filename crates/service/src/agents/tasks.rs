@@ -5,7 +5,7 @@ use super::{AgentSession, caller};
 use crate::Service;
 use domain::agent::IdentityState;
 use domain::task::{LEASE, Task, TaskFence, TaskStatus};
-use domain::{Error, NodeId, TaskId, Timestamp, metric};
+use domain::{Error, NodeId, TaskId, metric};
 use std::time::Duration;
 use store::{Signal, Tx, TxResult, agent, node, switch, task, task_output};
 use tokio::time::Instant;
@@ -55,9 +55,10 @@ pub(super) fn count(outcome: &'static str) {
     metrics::counter!(metric::AGENT_TASKS.name, "outcome" => outcome).increment(1);
 }
 
-/// Its lease had time left when it expired: somebody wants it no more.
-fn was_withdrawn(task: &Task, now: Timestamp) -> bool {
-    task.status == TaskStatus::Expired && task.lease_until.is_some_and(|until| until > now)
+/// Nobody waits for it: it was withdrawn, or its lease ran out once too often. One that is handed out again is queued in
+/// the transaction that it expires in.
+fn is_over(task: &Task) -> bool {
+    task.status == TaskStatus::Expired
 }
 
 fn cancel(task: &Task) -> ForAgent {
@@ -99,7 +100,7 @@ impl Service {
         let before = session.work.at.take_if(|at| live.as_ref().is_none_or(|live| live.id != at.id));
         if let Some(before) = before
             && let Some(ended) = self.store().point(task::by_id(&before.id)).await?
-            && was_withdrawn(&ended, self.now())
+            && is_over(&ended)
         {
             told.push(cancel(&ended));
         }
@@ -150,7 +151,7 @@ impl Service {
                 Some(_) | None => {
                     let there = self.store().point(task::by_id(id)).await?;
                     let mine = there.filter(|there| there.node_id == session.node_id);
-                    if let Some(there) = mine.filter(|there| was_withdrawn(there, self.now())) {
+                    if let Some(there) = mine.filter(is_over) {
                         told.push(cancel(&there));
                     }
                     session.work.stray = Some(id.clone());

@@ -274,7 +274,7 @@ impl Lane {
             .snapshot(move |tx| {
                 let of_machine = store::run::FILTER.parse(&format!("machine_id = \"{machine_id}\""))?;
                 let runs = store::run::list(tx, &of_machine, "", 10)?;
-                Ok((store::run::check_fold(tx, &id)?, execution::list_open(tx, 10)?, runs))
+                Ok((store::run::check_fold(tx, &id)?, execution::list_open(tx, workflow::RUN_WORKFLOW, 10)?, runs))
             })
             .await
             .expect("reads");

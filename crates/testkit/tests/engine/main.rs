@@ -136,7 +136,10 @@ async fn a_stop_can_cancel_all_active_runs_instead() {
     }
     engine.start().await.expect("starts");
     until_running(&service, &runs[0], "set-netboot").await;
-    engine.cancel_all("system", "server_shutdown", Duration::from_secs(600)).await.expect("cancels");
+    engine
+        .cancel_all(workflow::RUN_WORKFLOW, "system", "server_shutdown", Duration::from_secs(600))
+        .await
+        .expect("cancels");
     for run in &runs {
         let ended = service.get_run(&admin(), run).await.expect("reads").run;
         assert_eq!(ended.phase, RunPhase::Canceled);

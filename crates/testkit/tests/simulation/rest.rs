@@ -70,7 +70,8 @@ pub async fn come_to_rest(world: &World) {
     let until = world.nature.passed() + REST_WITHIN;
     loop {
         tokio::time::sleep(LOOK).await;
-        let open = world.store.read(|tx| execution::list_open(tx, ALL)).await.unwrap_or_default();
+        let open =
+            world.store.read(|tx| execution::list_open(tx, workflow::RUN_WORKFLOW, ALL)).await.unwrap_or_default();
         if open.is_empty() {
             break;
         }

@@ -1,16 +1,37 @@
-//! The job: a kind's stages in order, on one node. How jobs begin, how operators act on them, and how nodes follow.
+//! The job: a kind's stages in order, on one node. How jobs begin, how operators act on them, how nodes follow.
 
 mod act;
 mod begin;
+mod follow;
+mod order;
+mod record;
+mod seen;
+mod stage;
+mod task_stage;
 
 pub use act::{Act, Acted, act};
-pub use begin::{NewJob, begin};
+pub use begin::{NewJob, adopt_orphan, begin, lock_node};
+pub use follow::{agent_is_steady, needs_intervention};
+pub use order::{by_hand as task_by_hand, encoded as encoded_order};
+pub use record::ended_outside;
+pub use seen::{NodePolicy, failing_probes, hardware_of, observed};
+pub use task_stage::requeue_expired;
 
-use domain::{ExecutionId, FindingId, JobId};
+use crate::job::stage::{JobWork, compensation, forward};
+use async_trait::async_trait;
+use domain::job::Purpose;
+use domain::{Error, ExecutionId, FindingId, JobId, MachineId};
+use engine::{Work, Workflow};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use store::execution::Execution;
+use store::{Store, Tx, TxResult, job, machine, node};
 
 pub const JOB_WORKFLOW: &str = "job";
 pub const JOB_WORKFLOW_VERSION: u32 = 1;
+
+/// The actor of everything that the engine does by itself.
+const EXECUTOR: &str = "executor";
 
 /// Ids for what may come to be in a transaction: made outside of it, since it may be run again.
 #[derive(Clone, Debug)]
@@ -18,6 +39,7 @@ pub struct Fresh {
     pub job: JobId,
     pub execution: ExecutionId,
     pub finding: FindingId,
+    pub machine: MachineId,
 }
 
 impl Fresh {
@@ -26,6 +48,7 @@ impl Fresh {
             job: JobId::generate(ambient.uuid()),
             execution: ExecutionId::generate(ambient.uuid()),
             finding: FindingId::generate(ambient.uuid()),
+            machine: MachineId::generate(ambient.uuid()),
         }
     }
 }
@@ -40,4 +63,74 @@ pub struct Parameters {
     pub force: bool,
     /// Emptied, beside those of the configuration.
     pub scratch_paths: Vec<String>,
+}
+
+pub struct JobWorkflow {
+    policy: Arc<NodePolicy>,
+}
+
+impl JobWorkflow {
+    pub fn new(policy: NodePolicy) -> Self {
+        Self { policy: Arc::new(policy) }
+    }
+}
+
+fn gone(what: &str, id: impl std::fmt::Display) -> Error {
+    Error::internal(format!("{what} {id} is not in the store"))
+}
+
+#[async_trait]
+impl Workflow for JobWorkflow {
+    fn name(&self) -> &'static str {
+        JOB_WORKFLOW
+    }
+
+    fn version(&self) -> u32 {
+        JOB_WORKFLOW_VERSION
+    }
+
+    async fn load(&self, store: &Store, execution: &Execution) -> Result<Arc<dyn Work>, Error> {
+        let id = JobId::from_text(execution.subject.clone());
+        let wanted = id.clone();
+        let loaded = store
+            .read(move |tx| {
+                let Some(job) = tx.point(&job::by_id(&wanted))? else { return Ok(None) };
+                let Some(node) = tx.point(&node::by_id(&job.node_id))? else { return Ok(None) };
+                let machine = match &node.machine_id {
+                    Some(id) => machine::get(tx, id)?,
+                    None => None,
+                };
+                Ok(Some((job, machine)))
+            })
+            .await?;
+        let Some((job, machine)) = loaded else { return Err(gone("job or node of", &id)) };
+        let ours = job.execution_id == execution.id;
+        let bodies = match job.purpose {
+            _ if !ours => Vec::new(),
+            Purpose::Forward => forward(&job),
+            Purpose::Compensate => compensation(&job),
+        };
+        Ok(Arc::new(JobWork {
+            store: store.clone(),
+            policy: self.policy.clone(),
+            execution: execution.id.clone(),
+            job_id: id,
+            node_id: job.node_id,
+            purpose: job.purpose,
+            decls: bodies.iter().map(stage::decl).collect(),
+            bodies,
+            rack: machine.map_or(String::new(), |m| m.spec.rack),
+            fresh: Fresh::make(store.ambient().as_ref()),
+        }))
+    }
+
+    fn record_ended_from_outside(
+        &self,
+        tx: &mut Tx<'_>,
+        execution: &Execution,
+        by: &str,
+        reason: &str,
+    ) -> TxResult<()> {
+        ended_outside(tx, execution, by, reason)
+    }
 }

@@ -55,7 +55,7 @@ macro_rules! beats {
 /// `$1`: `[[node, at, beats, skew], …]`.
 const BEATS: Pair = Pair {
     sqlite: beats!(
-        "SELECT json_extract(value, '$[0]') AS node, json_extract(value, '$[1]') AS at, json_extract(value, '$[2]') AS beats, json_extract(value, '$[3]') AS skew FROM json_each($1)"
+        "SELECT value ->> 0 AS node, value ->> 1 AS at, value ->> 2 AS beats, value ->> 3 AS skew FROM json_each($1)"
     ),
     postgres: beats!(
         "SELECT value->>0 AS node, (value->>1)::bigint AS at, (value->>2)::bigint AS beats, (value->>3)::bigint AS skew FROM jsonb_array_elements($1::text::jsonb)"
@@ -74,9 +74,7 @@ macro_rules! strayed {
 
 /// `$1`: `[[node, session], …]`.
 const STRAYED: Pair = Pair {
-    sqlite: strayed!(
-        "SELECT json_extract(value, '$[0]') AS node, json_extract(value, '$[1]') AS session FROM json_each($1)"
-    ),
+    sqlite: strayed!("SELECT value ->> 0 AS node, value ->> 1 AS session FROM json_each($1)"),
     postgres: strayed!(
         "SELECT value->>0 AS node, (value->>1)::bigint AS session FROM jsonb_array_elements($1::text::jsonb)"
     ),
@@ -213,8 +211,9 @@ pub fn heard(tx: &mut Tx<'_>, beats: &[Beat]) -> TxResult<()> {
 /// Of these connections, those whose agent has come anew elsewhere, was stopped or is gone.
 pub fn strayed(tx: &mut Tx<'_>, held: &[(NodeId, u64)]) -> TxResult<Vec<NodeId>> {
     let held: Vec<_> = held.iter().map(|(node, session)| (node.as_str(), session)).collect();
-    let rows = tx.pair(STRAYED, params![codec::to_json(&held)])?;
-    Ok(rows.iter().map(|row| row.string(0).map(NodeId::from_text)).collect::<Result<_, _>>()?)
+    Ok(ids(&tx.pair(STRAYED, params![codec::to_json(&held)])?)?)
+}
+
 fn ids(rows: &[Row<'_>]) -> Result<Vec<NodeId>, DbError> {
     rows.iter().map(|row| row.string(0).map(NodeId::from_text)).collect()
 }

@@ -22,13 +22,14 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tonic::{Status, Streaming};
 
 /// A bound on every wait, far above what any of them takes.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// What may be on its way to the server.
 const UNSENT_MAX: usize = 64;
-const WINDOW: u32 = 64 * 1024;
+pub const WINDOW: u32 = 64 * 1024;
 
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
@@ -54,6 +55,8 @@ pub struct Dialer {
     /// The authority's certificate.
     pub authority: Vec<u8>,
     pub clock: Clock,
+    /// How much the server may send before this end has read it.
+    pub window: u32,
 }
 
 /// One connection, as tonic wants it.
@@ -99,13 +102,20 @@ impl Dialer {
         config
     }
 
-    async fn dial(&self, config: ClientConfig) -> Result<Client, String> {
+    async fn shake_hands(&self, config: ClientConfig) -> Result<TlsStream<TcpStream>, String> {
         let socket = TcpStream::connect(self.address).await.map_err(|e| e.to_string())?;
         drop(socket.set_nodelay(true));
         let name = ServerName::try_from("millwright").expect("a name");
-        let stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await.map_err(|e| e.to_string())?;
+        TlsConnector::from(Arc::new(config)).connect(name, socket).await.map_err(|e| e.to_string())
+    }
+
+    async fn dial(&self, config: ClientConfig) -> Result<Client, String> {
+        let stream = self.shake_hands(config).await?;
         let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.initial_stream_window_size(WINDOW).initial_connection_window_size(WINDOW).max_send_buf_size(16 * 1024);
+        builder
+            .initial_stream_window_size(self.window)
+            .initial_connection_window_size(WINDOW)
+            .max_send_buf_size(16 * 1024);
         let (wire, connection) = builder.handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
         // ends with the connection
         tokio::spawn(async move { drop(connection.await) });
@@ -120,9 +130,17 @@ impl Dialer {
 
     /// With any certificate, in DER, and any key.
     pub async fn showing(&self, chain: &[Vec<u8>], key: &KeyPair) -> Result<Client, String> {
-        let chain = chain.iter().map(|der| CertificateDer::from(der.clone())).collect();
-        self.dial(self.config(Some((chain, key)))).await
+        self.dial(self.config(Some((certificates(chain), key)))).await
     }
+
+    /// The same, for whoever does not want to speak as agents do.
+    pub async fn encrypted(&self, chain: &[Vec<u8>], key: &KeyPair) -> Result<TlsStream<TcpStream>, String> {
+        self.shake_hands(self.config(Some((certificates(chain), key)))).await
+    }
+}
+
+fn certificates(chain: &[Vec<u8>]) -> Vec<CertificateDer<'static>> {
+    chain.iter().map(|der| CertificateDer::from(der.clone())).collect()
 }
 
 pub fn request(key: &KeyPair) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! A server with its agents' door over loopback, and nodes for agents to be of.
 #![allow(clippy::expect_used, clippy::panic)] // for tests only: what cannot be set up is a failed test
 
-use crate::agent_client::Dialer;
+use crate::agent_client::{Dialer, WINDOW};
 use crate::fleet::{Fleet, quick};
 use domain::agent::BootstrapToken;
 use domain::node::{AgentMode, ISSUED, Node, NodeStatus, ONBOARD, ONBOARDED};
@@ -43,7 +43,7 @@ impl AgentSite {
         service.serves_agents(AgentSetup { public_url: Some(format!("https://{address}")), ..setup });
         let authority = service.agent_authority().await.expect("an authority").certificate().to_vec();
         let clock = fleet.ambient.clone();
-        let dialer = Dialer { address, authority, clock: std::sync::Arc::new(move || clock.now()) };
+        let dialer = Dialer { address, authority, clock: std::sync::Arc::new(move || clock.now()), window: WINDOW };
         let stop = CancellationToken::new();
         let serving = tokio::spawn(api::serve_agents(listener, service.clone(), options, stop.clone()));
         Self { fleet, engine, service, dialer, stop, serving }

@@ -237,7 +237,7 @@ impl Stream {
         if let Err(e) = self.service.agent_beats(session, convert::heartbeat(beat, &digest)).await {
             tracing::warn!(error = %e, node = %session.node_id, "what an agent tells of itself");
         }
-        if !has_inventory && session.asks_for_inventory(&digest) {
+        if !has_inventory && session.asks_for_inventory(&digest, self.service.now()) {
             self.say(Word::InventoryWanted(pb::InventoryWanted {}))?;
         }
         match self.service.outlived_its_certificate(session).await {

@@ -12,7 +12,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use store::agent::{self, Beat};
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 /// From the first that is noted until they are written.
 const WRITTEN_AFTER: Duration = Duration::from_secs(2);
@@ -22,6 +21,8 @@ const TOGETHER: usize = 1000;
 const NOTED_MAX: usize = 100_000;
 /// An inventory, or health that has changed, is written no more often; what is missed is asked for, or told again.
 const NEWS_EVERY: Duration = Duration::from_secs(5);
+/// An inventory that does not come is asked for no more often.
+const ASKED_EVERY: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(crate) struct Beats {
@@ -60,26 +61,26 @@ pub(super) struct Pulse {
     inventory: News,
     health: News,
     /// When it was last asked for its inventory.
-    asked: Option<Instant>,
+    asked: Option<Timestamp>,
 }
 
 /// What was stored last, and when.
 #[derive(Default)]
 struct News {
     known: Option<[u8; 32]>,
-    at: Option<Instant>,
+    at: Option<Timestamp>,
 }
 
 impl News {
     /// Whether this is something else, and it is time to write it.
-    fn is_due(&self, about: &str) -> Option<[u8; 32]> {
+    fn is_due(&self, about: &str, now: Timestamp) -> Option<[u8; 32]> {
         let hash: [u8; 32] = Sha256::digest(about.as_bytes()).into();
-        let recent = self.at.is_some_and(|at| at.elapsed() < NEWS_EVERY);
+        let recent = self.at.is_some_and(|at| now.since(at) < NEWS_EVERY);
         (self.known != Some(hash) && !recent).then_some(hash)
     }
 
-    fn stored(&mut self, hash: [u8; 32]) {
-        *self = Self { known: Some(hash), at: Some(Instant::now()) };
+    fn stored(&mut self, hash: [u8; 32], now: Timestamp) {
+        *self = Self { known: Some(hash), at: Some(now) };
     }
 }
 
@@ -114,11 +115,11 @@ impl AgentSession {
     }
 
     /// Whether the agent should be asked for its inventory now: it has another one than we.
-    pub fn asks_for_inventory(&mut self, digest: &str) -> bool {
-        let recent = self.pulse.asked.is_some_and(|at| at.elapsed() < Duration::from_secs(60));
+    pub fn asks_for_inventory(&mut self, digest: &str, now: Timestamp) -> bool {
+        let recent = self.pulse.asked.is_some_and(|at| now.since(at) < ASKED_EVERY);
         let wanted = !digest.is_empty() && digest != self.pulse.digest && !recent;
         if wanted {
-            self.pulse.asked = Some(Instant::now());
+            self.pulse.asked = Some(now);
         }
         wanted
     }
@@ -173,25 +174,25 @@ impl Service {
     }
 
     async fn keep_inventory(&self, session: &mut AgentSession, text: String, digest: String) -> Result<(), Error> {
-        let Some(hash) = session.pulse.inventory.is_due(&text) else { return Ok(()) };
+        let Some(hash) = session.pulse.inventory.is_due(&text, self.now()) else { return Ok(()) };
         let (id, words) = (session.node_id.clone(), digest.clone());
         self.store()
             .write(&caller(&session.node_id), session.node_id.as_str(), move |tx| {
                 agent::set_inventory(tx, &id, &text, &words)
             })
             .await?;
-        session.pulse.inventory.stored(hash);
+        session.pulse.inventory.stored(hash, self.now());
         session.pulse.digest = digest;
         Ok(())
     }
 
     async fn keep_health(&self, session: &mut AgentSession, text: String, news: &str) -> Result<(), Error> {
-        let Some(hash) = session.pulse.health.is_due(news) else { return Ok(()) };
+        let Some(hash) = session.pulse.health.is_due(news, self.now()) else { return Ok(()) };
         let id = session.node_id.clone();
         self.store()
             .write(&caller(&session.node_id), session.node_id.as_str(), move |tx| agent::set_health(tx, &id, &text))
             .await?;
-        session.pulse.health.stored(hash);
+        session.pulse.health.stored(hash, self.now());
         Ok(())
     }
 
@@ -246,14 +247,14 @@ mod tests {
         assert_eq!((beats.take().len(), beats.take().len()), (NOTED_MAX, 0));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn news_is_written_when_it_is_news_and_not_too_often() {
+    #[test]
+    fn news_is_written_when_it_is_news_and_not_too_often() {
         let mut news = News::default();
-        let first = news.is_due("a").expect("never written");
-        news.stored(first);
-        assert!(news.is_due("b").is_none(), "not yet");
-        tokio::time::advance(NEWS_EVERY).await;
-        assert!(news.is_due("a").is_none(), "no news");
-        assert!(news.is_due("b").is_some());
+        let (now, later) = (Timestamp::from_micros(0), Timestamp::from_micros(0).plus(NEWS_EVERY));
+        let first = news.is_due("a", now).expect("never written");
+        news.stored(first, now);
+        assert!(news.is_due("b", now).is_none(), "not yet");
+        assert!(news.is_due("a", later).is_none(), "no news");
+        assert!(news.is_due("b", later).is_some());
     }
 }

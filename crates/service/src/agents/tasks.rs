@@ -5,10 +5,9 @@ use super::{AgentSession, caller};
 use crate::Service;
 use domain::agent::IdentityState;
 use domain::task::{LEASE, Task, TaskFence, TaskStatus};
-use domain::{Error, NodeId, TaskId, metric};
+use domain::{Error, NodeId, TaskId, Timestamp, metric};
 use std::time::Duration;
 use store::{Signal, Tx, TxResult, agent, node, switch, task, task_output};
-use tokio::time::Instant;
 
 /// A lease that was renewed just now is not written again.
 const RENEWED_EVERY: Duration = Duration::from_secs(LEASE.as_secs() / 6);
@@ -20,7 +19,7 @@ const OFFSET_MAX: u64 = 1 << 40;
 pub(super) struct Work {
     /// What the agent was given last, and has not ended.
     pub at: Option<Task>,
-    renewed: Option<Instant>,
+    renewed: Option<Timestamp>,
     /// Something is to be looked at although nobody said so: the next heartbeat is the occasion.
     pub look_again: bool,
     /// The last one that the agent says to be at and that is not ours to wait for.
@@ -115,7 +114,7 @@ impl Service {
                 match handed {
                     Handed::Task(task) => {
                         count("dispatched");
-                        told.push(session.given(task));
+                        told.push(session.given(task, self.now()));
                     }
                     Handed::Nothing => {}
                     Handed::Frozen => later = true,
@@ -124,7 +123,9 @@ impl Service {
             // it was handed out before this connection, or another server did it for us
             Some(live) if session.work.at.as_ref().is_none_or(|at| at.fence != live.fence) => {
                 count("sent_again");
-                told.push(session.given(Box::new(live)));
+                // its lease goes on as it was, and is renewed by the agent's first word
+                let dispatched = live.dispatched_at.unwrap_or(live.queued_at);
+                told.push(session.given(Box::new(live), dispatched));
             }
             Some(_) | None => {}
         }
@@ -162,7 +163,7 @@ impl Service {
     }
 
     async fn renew_lease(&self, session: &mut AgentSession, id: TaskId, fence: TaskFence) -> Result<(), Error> {
-        if session.work.renewed.is_some_and(|at| at.elapsed() < RENEWED_EVERY) {
+        if session.work.renewed.is_some_and(|at| self.now().since(at) < RENEWED_EVERY) {
             return Ok(());
         }
         let renewed = self
@@ -170,7 +171,7 @@ impl Service {
             .write(&caller(&session.node_id), session.node_id.as_str(), move |tx| task::renew(tx, &id, fence))
             .await?;
         if renewed {
-            session.work.renewed = Some(Instant::now());
+            session.work.renewed = Some(self.now());
         } else {
             session.work.look_again = true;
         }
@@ -201,9 +202,9 @@ impl Service {
 }
 
 impl AgentSession {
-    fn given(&mut self, task: Box<Task>) -> ForAgent {
+    fn given(&mut self, task: Box<Task>, renewed: Timestamp) -> ForAgent {
         self.work.at = Some((*task).clone());
-        self.work.renewed = Some(Instant::now());
+        self.work.renewed = Some(renewed);
         ForAgent::Task(task)
     }
 }

@@ -1,8 +1,19 @@
 //! Typed tasks: what the agent does on its machine, one file for each kind.
 
+pub mod beneath;
+mod cgroup;
+pub mod clean;
+mod drain;
+mod exec;
+pub mod process;
+mod reboot;
+mod scrub_gpu;
+
 use crate::host::Host;
+use crate::install;
 use domain::stage::FailureClass;
 use proto::agent::v1::task::Kind;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -44,24 +55,71 @@ pub struct Failed {
     pub code: &'static str,
     pub class: FailureClass,
     pub message: String,
-    pub detail: serde_json::Value,
+    pub detail: Value,
 }
 
 /// One sentence, and what was checked, found, removed or measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Done {
     pub message: String,
-    pub detail: serde_json::Value,
+    pub detail: Value,
 }
 
 pub type Outcome = Result<Done, Failed>;
 
 /// Carries a task out. Ends soon after it was canceled.
-pub async fn run(_kind: &Kind, _context: &Context) -> Outcome {
-    Err(Failed {
-        code: "UNKNOWN_TASK",
-        class: FailureClass::InvalidInput,
-        message: "this agent does not know the task".to_owned(),
-        detail: serde_json::Value::Null,
+pub async fn run(kind: &Kind, context: &Context) -> Outcome {
+    match kind {
+        Kind::NodeDrain(drain) => drain::run(drain, context).await,
+        Kind::NodeUninstall(_) => Ok(uninstall(context)),
+        Kind::NodeValidateClean(asked) => clean::go_through(context, asked.policy.as_ref(), false).await,
+        Kind::NodeCleanupStorage(asked) => clean::go_through(context, asked.policy.as_ref(), true).await,
+        Kind::NodeScrubGpu(asked) => scrub_gpu::run(asked, context).await,
+        Kind::HostExec(script) => exec::run(script, context).await,
+        Kind::HostReboot(reboot) => reboot::run(reboot, context).await,
+    }
+}
+
+/// What became of a task that was begun before the agent started, where the machine itself can tell: nothing where it
+/// cannot, and then the task was interrupted.
+pub fn after_restart(kind: &Kind, host: &Host) -> Option<Outcome> {
+    match kind {
+        Kind::HostReboot(reboot) => Some(reboot::after_restart(reboot, host)),
+        Kind::NodeDrain(_)
+        | Kind::NodeUninstall(_)
+        | Kind::NodeValidateClean(_)
+        | Kind::NodeCleanupStorage(_)
+        | Kind::NodeScrubGpu(_)
+        | Kind::HostExec(_) => None,
+    }
+}
+
+/// Says what will go. It goes by `install::remove_everything`, once the server has this result: it is signed with the
+/// key that goes with the rest.
+fn uninstall(context: &Context) -> Done {
+    let going: Vec<String> = install::belongings(&context.host, &context.state);
+    Done {
+        message: format!("the agent is removed with {} files and folders", going.len()),
+        detail: json!({"removes": going}),
+    }
+}
+
+fn canceled(detail: Value) -> Failed {
+    Failed {
+        code: "CANCELED",
+        class: FailureClass::Transient,
+        message: "stopped before it was finished; what was done so far stays done".to_owned(),
+        detail,
+    }
+}
+
+fn failed(code: &'static str, class: FailureClass, message: impl Into<String>) -> Failed {
+    Failed { code, class, message: message.into(), detail: Value::Null }
+}
+
+/// Work that asks the kernel much and waits for it, away from the connection's threads.
+async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failed> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| {
+        failed("AGENT_DEFECT", FailureClass::NeedsOperator, format!("the agent itself failed: {error}"))
     })
 }

@@ -20,9 +20,7 @@ pub fn by_hand(kind: TaskKind, policy: &NodePolicy, boot_id: &str, script: Optio
     let order = match kind {
         TaskKind::HostExec => Kind::HostExec(script?),
         TaskKind::HostReboot => Kind::HostReboot(HostReboot { boot_id: boot_id.to_owned() }),
-        TaskKind::NodeValidateClean => {
-            Kind::NodeValidateClean(NodeValidateClean { policy: Some(clean(policy, &[])), gpu_memory: false })
-        }
+        TaskKind::NodeValidateClean => Kind::NodeValidateClean(NodeValidateClean { policy: Some(clean(policy, &[])) }),
         TaskKind::NodeDrain | TaskKind::NodeUninstall | TaskKind::NodeCleanupStorage | TaskKind::NodeScrubGpu => {
             return None;
         }
@@ -34,7 +32,7 @@ pub fn by_hand(kind: TaskKind, policy: &NodePolicy, boot_id: &str, script: Optio
 const GRACE_SECONDS: u32 = 600;
 
 /// What a stage orders.
-pub(super) fn of_stage(kind: TaskKind, policy: &NodePolicy, told: &Parameters, scrubbed: bool) -> Option<Vec<u8>> {
+pub(super) fn of_stage(kind: TaskKind, policy: &NodePolicy, told: &Parameters) -> Option<Vec<u8>> {
     let clean = || Some(clean(policy, &told.scratch_paths));
     let order = match kind {
         TaskKind::NodeDrain => {
@@ -42,9 +40,7 @@ pub(super) fn of_stage(kind: TaskKind, policy: &NodePolicy, told: &Parameters, s
             Kind::NodeDrain(NodeDrain { grace_seconds, force: told.force })
         }
         TaskKind::NodeUninstall => Kind::NodeUninstall(NodeUninstall {}),
-        TaskKind::NodeValidateClean => {
-            Kind::NodeValidateClean(NodeValidateClean { policy: clean(), gpu_memory: scrubbed })
-        }
+        TaskKind::NodeValidateClean => Kind::NodeValidateClean(NodeValidateClean { policy: clean() }),
         TaskKind::NodeCleanupStorage => Kind::NodeCleanupStorage(NodeCleanupStorage { policy: clean() }),
         TaskKind::NodeScrubGpu => Kind::NodeScrubGpu(NodeScrubGpu { reserve_mib: 0 }),
         TaskKind::HostExec | TaskKind::HostReboot => return None,

@@ -134,8 +134,7 @@ impl TaskStage<'_> {
                 return Err(Error::new(domain::Reason::NodeHeld, message).into());
             }
             let told: Parameters = serde_json::from_str(&job.parameters).unwrap_or_default();
-            let scrubbed = job.is_done(JobStage::ScrubGpu);
-            let Some(body) = order::of_stage(kind, &policy, &told, scrubbed) else {
+            let Some(body) = order::of_stage(kind, &policy, &told) else {
                 return Err(Error::internal(format!("{kind} is no stage's task")).into());
             };
             let new = task::NewTask {

@@ -159,15 +159,24 @@ pub struct Agent {
 impl Agent {
     /// With a fresh key.
     pub async fn enrol(dialer: &Dialer, token: &str) -> Result<Self, Status> {
-        Self::enrol_with(dialer, token, KeyPair::generate().expect("a key")).await
+        Self::enrol_as(dialer, token, facts()).await
+    }
+
+    /// The same, of a machine of its own.
+    pub async fn enrol_as(dialer: &Dialer, token: &str, facts: pb::Facts) -> Result<Self, Status> {
+        Self::ask(dialer, token, KeyPair::generate().expect("a key"), facts).await
     }
 
     pub async fn enrol_with(dialer: &Dialer, token: &str, key: KeyPair) -> Result<Self, Status> {
+        Self::ask(dialer, token, key, facts()).await
+    }
+
+    async fn ask(dialer: &Dialer, token: &str, key: KeyPair, facts: pb::Facts) -> Result<Self, Status> {
         let mut client = dialer.stranger().await.map_err(Status::unavailable)?;
         let asked = pb::EnrollRequest {
             token: token.to_owned(),
             csr_der: request(&key),
-            facts: Some(facts()),
+            facts: Some(facts),
             agent_version: "0.1.0".to_owned(),
         };
         let pb::EnrollResponse { node_id, certificate, session, epoch } = client.enroll(asked).await?.into_inner();
@@ -258,6 +267,23 @@ pub fn facts() -> pb::Facts {
     }
 }
 
+/// Of the `number`th of many machines.
+pub fn facts_of(number: usize) -> pb::Facts {
+    let card = |byte: usize| (number >> (8 * byte)) & 0xff;
+    pb::Facts {
+        system_uuid: format!("4c4c4544-0042-3510-8052-{number:012x}"),
+        serial_number: format!("SN-{number:06}"),
+        mac_addresses: vec![format!("02:00:00:{:02x}:{:02x}:{:02x}", card(2), card(1), card(0))],
+        ..facts()
+    }
+}
+
+/// The first certificate of a text in PEM.
+pub fn der_of(pem: &str) -> Option<Vec<u8>> {
+    use rustls::pki_types::pem::PemObject as _;
+    CertificateDer::from_pem_slice(pem.as_bytes()).ok().map(|der| der.to_vec())
+}
+
 pub fn wire_time(at: Timestamp) -> prost_types::Timestamp {
     let micros = at.micros();
     prost_types::Timestamp {
@@ -284,11 +310,26 @@ impl Conversation {
         drop(self.out.send(pb::FromAgent { message: Some(word) }).await);
     }
 
-    /// The server's next word; `None`: the stream has ended.
+    /// Waits until nothing that is said goes out any more, without reading a word.
+    pub async fn cut_off(&self) {
+        tokio::time::timeout(PATIENCE, self.out.closed()).await.expect("the stream goes on");
+    }
+
+    /// The server's next word, whenever it comes; `None`: the stream has ended.
+    pub async fn word(&mut self) -> Result<Option<Word>, Status> {
+        Ok(self.words.message().await?.and_then(|word| word.message))
+    }
+
+    /// The same, within a bound.
     pub async fn next(&mut self) -> Result<Option<Word>, Status> {
-        let next = tokio::time::timeout(PATIENCE, self.words.message()).await;
-        let next = next.map_err(|_| Status::deadline_exceeded("the server says nothing"))??;
-        Ok(next.and_then(|word| word.message))
+        let next = tokio::time::timeout(PATIENCE, self.word()).await;
+        next.map_err(|_| Status::deadline_exceeded("the server says nothing"))?
+    }
+
+    /// A heartbeat that wants to be answered.
+    pub async fn beat_asking(&self, clock: Timestamp, echo: u64) {
+        let beat = pb::Heartbeat { clock: Some(wire_time(clock)), echo, ..pb::Heartbeat::default() };
+        self.say(Says::Heartbeat(beat)).await;
     }
 
     pub async fn beat(&self, clock: Timestamp, running: &[String]) {

@@ -1,10 +1,10 @@
-//! The agents' port: connections are counted in all, for each address, and apart where nobody has said who it is. Each
-//! is kept small: ten thousand of them stay open.
+//! The agents' port: connections are counted in all; by address while nobody has said who it is, by node from then on.
+//! Each is kept small: ten thousand of them stay open.
 
 use super::handler::Handler;
 use super::line::{Line, Who};
 use super::tls::{self, AgentTls};
-use domain::{Error, Reason, metric};
+use domain::{Error, NodeId, Reason, metric};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
@@ -12,6 +12,7 @@ use proto::agent::v1::agent_service_server::AgentServiceServer;
 use service::Service;
 use service::agents::AgentPeer;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -28,10 +29,12 @@ use tonic::codegen::Service as _;
 #[derive(Clone, Debug)]
 pub struct AgentOptions {
     pub connections_max: usize,
-    /// From one address.
-    pub connections_per_address: usize,
     /// That have not shown a certificate.
     pub strangers_max: usize,
+    /// Of those, from one address.
+    pub strangers_per_address: usize,
+    /// Of one agent: its stream, one that takes over, and a renewal.
+    pub connections_per_node: usize,
     pub handshake_within: Duration,
     /// How long a connection may be there without a stream.
     pub stream_within: Duration,
@@ -43,8 +46,9 @@ impl Default for AgentOptions {
     fn default() -> Self {
         Self {
             connections_max: 20_000,
-            connections_per_address: 256,
             strangers_max: 1024,
+            strangers_per_address: 512,
+            connections_per_node: 4,
             handshake_within: Duration::from_secs(10),
             stream_within: Duration::from_secs(30),
             finish_within: Duration::from_secs(5),
@@ -63,40 +67,51 @@ const HEADERS_MAX: u32 = 8 * 1024;
 /// For the last words of a connection that ends.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Who is there, by address.
-#[derive(Default)]
-struct Places {
-    taken: Mutex<HashMap<IpAddr, usize>>,
+/// Who is there, by address or by node.
+struct Places<K: Eq + Hash> {
+    taken: Mutex<HashMap<K, usize>>,
+    most: usize,
 }
 
 /// A place, given back when it is dropped.
-struct Place {
-    places: Arc<Places>,
-    address: IpAddr,
+struct Place<K: Eq + Hash> {
+    places: Arc<Places<K>>,
+    of: K,
 }
 
-impl Places {
-    fn take(self: &Arc<Self>, address: IpAddr, most: usize) -> Option<Place> {
+impl<K: Eq + Hash + Clone> Places<K> {
+    fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self { taken: Mutex::new(HashMap::new()), most })
+    }
+
+    fn take(self: &Arc<Self>, of: &K) -> Option<Place<K>> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let there = taken.entry(address).or_default();
-        if *there >= most {
+        let there = taken.get(of).copied().unwrap_or(0);
+        if there >= self.most {
             return None;
         }
-        *there += 1;
-        Some(Place { places: self.clone(), address })
+        taken.insert(of.clone(), there + 1);
+        Some(Place { places: self.clone(), of: of.clone() })
     }
 }
 
-impl Drop for Place {
+impl<K: Eq + Hash> Drop for Place<K> {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(there) = taken.get_mut(&self.address) {
+        if let Some(there) = taken.get_mut(&self.of) {
             *there -= 1;
             if *there == 0 {
-                taken.remove(&self.address);
+                taken.remove(&self.of);
             }
         }
     }
+}
+
+/// What one has who has not said who it is.
+type Stranger = (OwnedSemaphorePermit, Place<IpAddr>);
+
+fn no_room() {
+    metrics::counter!(metric::AGENT_REFUSALS.name, "why" => "no_room").increment(1);
 }
 
 /// What every connection is served with.
@@ -106,6 +121,7 @@ struct Port {
     tls: AgentTls,
     http: http2::Builder<TokioExecutor>,
     server: AgentServiceServer<Handler>,
+    nodes: Arc<Places<NodeId>>,
     stop: CancellationToken,
 }
 
@@ -123,8 +139,8 @@ pub async fn serve_agents(listener: TcpListener, service: Service, options: Agen
     let tls = AgentTls::new(service.clone());
     let room = Arc::new(Semaphore::new(options.connections_max));
     let strangers = Arc::new(Semaphore::new(options.strangers_max));
-    let places = Arc::new(Places::default());
-    let port = Arc::new(Port { service, options, tls, http, server, stop: stop.clone() });
+    let (addresses, nodes) = (Places::new(options.strangers_per_address), Places::new(options.connections_per_node));
+    let port = Arc::new(Port { service, options, tls, http, server, nodes, stop: stop.clone() });
     let connections = TaskTracker::new();
     loop {
         let (socket, from) = tokio::select! {
@@ -140,17 +156,16 @@ pub async fn serve_agents(listener: TcpListener, service: Service, options: Agen
             () = stop.cancelled() => break,
         };
         let (whole, stranger) = (room.clone().try_acquire_owned(), strangers.clone().try_acquire_owned());
-        let place = places.take(from.ip(), port.options.connections_per_address);
-        match (whole, stranger, place) {
+        match (whole, stranger, addresses.take(&from.ip())) {
             (Ok(whole), Ok(stranger), Some(place)) => {
                 let port = port.clone();
                 connections.spawn(async move {
-                    port.attend(socket, stranger).await;
-                    drop((whole, place));
+                    port.attend(socket, (stranger, place)).await;
+                    drop(whole);
                 });
             }
             // closed at once: it comes again, and whoever has a place keeps it
-            _ => metrics::counter!(metric::AGENT_REFUSALS.name, "why" => "no_room").increment(1),
+            _ => no_room(),
         }
     }
     drop(listener);
@@ -162,7 +177,7 @@ pub async fn serve_agents(listener: TcpListener, service: Service, options: Agen
 }
 
 impl Port {
-    async fn attend(&self, socket: TcpStream, stranger: OwnedSemaphorePermit) {
+    async fn attend(&self, socket: TcpStream, stranger: Stranger) {
         drop(socket.set_nodelay(true));
         let Some(stream) = self.shake_hands(socket).await else { return };
         let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
@@ -171,15 +186,19 @@ impl Port {
             Some(Ok(peer)) => Who::Agent(peer),
             Some(Err(why)) => Who::Unreadable(why),
         };
-        let stranger = match &who {
-            Who::Agent(_) => {
-                drop(stranger);
-                None
-            }
-            Who::Nobody | Who::Unreadable(_) => Some(stranger),
+        // whoever has shown who it is takes no stranger's place
+        let (stranger, known) = match &who {
+            Who::Agent(peer) => match self.nodes.take(&peer.node_id) {
+                Some(place) => {
+                    drop(stranger);
+                    (None, Some(place))
+                }
+                None => return no_room(),
+            },
+            Who::Nobody | Who::Unreadable(_) => (Some(stranger), None),
         };
         self.serve(stream, Arc::new(Line::new(who))).await;
-        drop(stranger);
+        drop((stranger, known));
     }
 
     /// The encrypted stream; `None`: it did not get that far.
@@ -257,16 +276,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_counted_by_address_and_given_back() {
-        let places = Arc::new(Places::default());
+    fn places_are_counted_by_whom_they_are_of_and_given_back() {
+        let places = Places::new(2);
         let (one, other) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
-        let first = places.take(one, 2);
-        let second = places.take(one, 2);
-        assert!(
-            first.is_some() && second.is_some() && places.take(one, 2).is_none() && places.take(other, 2).is_some()
-        );
+        let first = places.take(&one);
+        let second = places.take(&one);
+        assert!(first.is_some() && second.is_some() && places.take(&one).is_none() && places.take(&other).is_some());
         drop(second);
-        assert!(places.take(one, 2).is_some());
+        assert!(places.take(&one).is_some());
         drop(first);
         assert!(places.taken.lock().expect("whole").is_empty());
     }

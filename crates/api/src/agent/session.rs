@@ -232,10 +232,13 @@ impl Stream {
     async fn beat(&self, session: &mut AgentSession, beat: pb::Heartbeat) -> Result<(), End> {
         let running: Vec<_> = beat.running_tasks.iter().map(|id| (id.clone(), None)).collect();
         let digest = convert::digest(&beat.inventory_digest);
-        let has_inventory = beat.inventory.is_some();
+        let (has_inventory, echo) = (beat.inventory.is_some(), beat.echo);
         // what could not be written is told again, or asked for
         if let Err(e) = self.service.agent_beats(session, convert::heartbeat(beat, &digest)).await {
             tracing::warn!(error = %e, node = %session.node_id, "what an agent tells of itself");
+        }
+        if echo != 0 {
+            self.say(Word::HeartbeatSeen(pb::HeartbeatSeen { echo }))?;
         }
         if !has_inventory && session.asks_for_inventory(&digest, self.service.now()) {
             self.say(Word::InventoryWanted(pb::InventoryWanted {}))?;

@@ -43,7 +43,7 @@ on_both!(beats_are_counted_as_long_as_there_is_no_gap, |site| async move {
 
 fn beat(at: domain::Timestamp, digest: &str, inventory: Option<pb::Inventory>, health: Option<pb::Health>) -> Says {
     let (clock, inventory_digest) = (Some(wire_time(at)), digest.to_owned());
-    Says::Heartbeat(pb::Heartbeat { clock, inventory_digest, inventory, health, running_tasks: Vec::new() })
+    Says::Heartbeat(pb::Heartbeat { clock, inventory_digest, inventory, health, ..pb::Heartbeat::default() })
 }
 
 on_both!(an_inventory_is_asked_for_when_it_is_another, |site| async move {
@@ -106,4 +106,13 @@ on_both!(health_is_written_when_it_is_news, |site| async move {
     })
     .await;
     assert!(failing.contains("disk_space"));
+});
+
+on_both!(one_that_asks_whether_it_is_heard_is_answered, |site| async move {
+    let (_node, _agent, mut stream) = connected(&site, "gpu-1").await;
+    for echo in [1, 2, u64::MAX] {
+        stream.beat_asking(site.now(), echo).await;
+        let answer = stream.next().await.expect("goes on");
+        assert_eq!(answer, Some(Word::HeartbeatSeen(pb::HeartbeatSeen { echo })));
+    }
 });

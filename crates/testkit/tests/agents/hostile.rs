@@ -141,8 +141,8 @@ on_both!(one_that_does_not_read_is_cut_off, |site| async move {
     for _ in 0..400 {
         stream.say(Says::Result(agent.result(&unknown, true, ""))).await;
     }
-    // whatever it then reads, there is no goodbye in it: it was not told everything
-    assert!(stream.ended().await.is_none());
+    stream.cut_off().await;
+    assert!(stream.ended().await.is_none(), "there was no room for a goodbye");
     undisturbed(&site, "good").await;
 });
 
@@ -175,27 +175,43 @@ async fn connections_that_say_nothing_are_closed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn there_is_room_for_so_many_and_places_come_free() {
-    let site = narrow_site(api::AgentOptions { connections_per_address: 3, ..api::AgentOptions::default() }).await;
+    let site = narrow_site(api::AgentOptions { connections_max: 2, ..api::AgentOptions::default() }).await;
     let mut held = Vec::new();
-    for name in ["a", "b", "c"] {
+    for name in ["a", "b"] {
         let (_, token) = site.node(name).await;
-        // the connection that enrolled it goes, and is waited for
-        let agent =
+        // the connections before it go, and are waited for
+        let mut agent =
             eventually("there is room to enrol", || async { Agent::enrol(&site.dialer, &token).await.ok() }).await;
-        let mut agent = agent;
-        let stream = loop {
-            match agent.connect(&site.dialer).await {
-                Ok(stream) => break stream,
-                Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-            }
-        };
-        held.push((agent, stream));
+        held.push(eventually_connected(&site, &mut agent).await);
     }
-    assert!(site.dialer.stranger().await.is_err(), "there is no room for a fourth");
+    assert!(site.dialer.stranger().await.is_err(), "there is no room for a third");
     held.pop();
     eventually("its place comes free", || async { site.dialer.stranger().await.ok() }).await;
-    let (_, stream) = held.first_mut().expect("one");
-    stream.beat(site.now(), &[]).await;
+    held.first().expect("one").beat(site.now(), &[]).await;
+}
+
+async fn eventually_connected(site: &AgentSite, agent: &mut Agent) -> testkit::agent_client::Conversation {
+    for _ in 0..600 {
+        if let Ok(stream) = agent.connect(&site.dialer).await {
+            return stream;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("it was never let in");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_agent_has_so_many_connections_and_others_have_theirs() {
+    let site = narrow_site(api::AgentOptions { connections_per_node: 2, ..api::AgentOptions::default() }).await;
+    let (_, agent, stream) = connected(&site, "greedy").await;
+    let (chain, key) = (&agent.certificate.chain_der, &agent.key);
+    let second = site.dialer.encrypted(chain, key).await.expect("a second one");
+    // a third shakes hands, and is closed
+    let mut third = site.dialer.encrypted(chain, key).await.expect("shakes hands");
+    let mut rest = Vec::new();
+    drop(tokio::time::timeout(Duration::from_secs(60), third.read_to_end(&mut rest)).await.expect("closed"));
+    undisturbed(&site, "good").await;
+    drop((stream, second));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

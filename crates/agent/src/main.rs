@@ -1,3 +1,5 @@
 //! `millwright-agent`: the command line of the node agent.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    agent::options::main()
+}

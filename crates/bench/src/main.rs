@@ -3,6 +3,7 @@
 //! a speed by itself says more about the machine than about the product.
 #![allow(clippy::print_stdout, reason = "a program for people, who read what it prints")]
 
+mod agents;
 mod bmcs;
 mod boot;
 mod boot_nodes;
@@ -109,6 +110,10 @@ async fn sections(options: &Options, machine: &mut serde_json::Value, report: &m
     if options.wants(Section::Images) {
         println!("images");
         images::run(options, report).await?;
+    }
+    if options.wants(Section::Agents) {
+        println!("agents");
+        agents::run(options, report).await?;
     }
     let (on_each, on_file) =
         ([Section::Reads, Section::Writes, Section::Runs], [Section::Waiting, Section::Lists, Section::Restart]);

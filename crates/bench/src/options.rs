@@ -25,6 +25,8 @@ pub enum Section {
     Images,
     /// Boot decisions beside the health check, reports beside the store alone, 100,000 boot nodes
     Boot,
+    /// 10,000 agents: CPU, memory, heartbeats, tasks, a restart; one real agent
+    Agents,
     /// The release binary; with --build also the incremental build
     Size,
 }
@@ -54,6 +56,9 @@ pub struct Options {
     /// BMCs that are swept (section hardware); one in twenty goes dark, a fifth as many are swept over TLS
     #[arg(long, default_value_t = 5_000)]
     pub bmcs: usize,
+    /// Agents that are connected (section agents)
+    #[arg(long, default_value_t = 10_000)]
+    pub agents: usize,
     /// Seconds from sweep to sweep there
     #[arg(long, default_value_t = 30)]
     pub period: u64,

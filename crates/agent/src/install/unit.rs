@@ -1,6 +1,7 @@
 //! The unit that systemd starts the agent by: rights as far as every task can still do its work.
 
 use super::{BINARY, STARTED_BY_UNIT, UNINSTALLED};
+use crate::options::UNWANTED;
 use std::path::Path;
 
 /// The file's content; nothing where the state's path cannot be written there.
@@ -25,8 +26,8 @@ Restart=always
 RestartSec=2
 RestartSteps=8
 RestartMaxDelaySec=300
-# it has uninstalled itself
-RestartPreventExitStatus={UNINSTALLED}
+# it has uninstalled itself, or the server does not want it any more
+RestartPreventExitStatus={UNINSTALLED} {UNWANTED}
 SuccessExitStatus={UNINSTALLED}
 # tasks are told to end by the agent; who does not is ended with it
 KillMode=mixed

@@ -1,6 +1,7 @@
 //! The doors: messages in, use cases called, messages out. Thin: nothing is decided here. gRPC is the
 //! one room; REST is the same calls in JSON, made in this process.
 
+mod agent;
 mod audit;
 mod boot;
 mod cluster;
@@ -33,6 +34,7 @@ mod task;
 mod tls;
 mod token;
 
+pub use agent::{AgentOptions, serve_agents};
 pub use convert::plan_from_proto;
 pub use door::Door;
 pub use error::{code_name, to_status};

@@ -54,6 +54,12 @@ reasons! {
     TokenRevoked = "TOKEN_REVOKED" => Unauthenticated,
     /// A report's token was not made by us, or for another boot node.
     ReportTokenInvalid = "REPORT_TOKEN_INVALID" => Unauthenticated,
+    /// An agent's bootstrap token is unknown, expired, withdrawn or another key's.
+    BootstrapTokenInvalid = "BOOTSTRAP_TOKEN_INVALID" => Unauthenticated,
+    /// An agent came without its certificate, or with one that is good no longer.
+    AgentCertificateRefused = "AGENT_CERTIFICATE_REFUSED" => Unauthenticated,
+    /// An agent's identity was taken back for good.
+    AgentRevoked = "REVOKED" => Unauthenticated,
     /// The call asks for a higher role than the token has.
     RoleTooLow = "ROLE_TOO_LOW" => PermissionDenied,
     /// The call, or a part of what it asks, is not for tokens of one customer.

@@ -126,6 +126,18 @@ catalogue! {
     IMAGE_READERS = "image_readers", Gauge, [],
         "Machines that are reading an image now";
 
+    // agents
+    AGENTS_CONNECTED = "agents_connected", Gauge, [],
+        "Agents whose stream this server has";
+    AGENT_HEARTBEATS = "agent_heartbeats_total", Counter, [],
+        "Heartbeats of agents that this server has heard";
+    AGENT_ENROLMENTS = "agent_enrolments_total", Counter, ["outcome"],
+        "Agents that asked for an identity, by what came of it";
+    AGENT_TASKS = "agent_tasks_total", Counter, ["outcome"],
+        "Tasks that were handed to agents, and what agents said of them";
+    AGENT_REFUSALS = "agent_refusals_total", Counter, ["why"],
+        "Connections and calls at the agents' port that were refused for their certificate, or for want of room";
+
     // the process
     BUILD_INFO = "build_info", Gauge, ["version"],
         "1, with the version of this server";
@@ -173,6 +185,28 @@ pub const HEARD_AND_DONE: [&str; 20] = [
     "tftp_resent",
     "tftp_strangers",
     "send_failures",
+];
+
+/// Values of `outcome` of enrolments.
+pub const ENROLLED: [&str; 4] = ["enrolled", "again", "refused", "failed"];
+
+/// Values of `outcome` of agents' tasks.
+pub const TASKED: [&str; 7] = ["dispatched", "sent_again", "canceled", "done", "failed", "refused", "not_applied"];
+
+/// Values of `why`.
+pub const TURNED_AWAY: [&str; 12] = [
+    "missing",
+    "foreign",
+    "expired",
+    "not_yet_valid",
+    "wrong_purpose",
+    "wrong_name",
+    "malformed",
+    "unknown",
+    "revoked",
+    "suspended",
+    "flood",
+    "no_room",
 ];
 
 /// What came of an attempt at a stage.

@@ -248,6 +248,7 @@ impl Service {
                 None => break,
             }
         }
+        self.reseal_agent_authority(&key).await?;
         let id = key.id().to_owned();
         self.change(call, "credentials", move |tx| rotation(tx, &id, resealed)).await
     }

@@ -4,11 +4,11 @@
 mod access;
 pub mod access_table;
 mod act;
+pub mod agents;
 mod audit;
 mod boot_identity;
 mod boot_nodes;
 mod booting;
-mod bootstrap;
 mod bulk;
 mod call;
 mod change;
@@ -117,6 +117,7 @@ struct Inner {
     /// What the site wishes of its nodes; whoever carries that out is set up with the same.
     nodes: OnceLock<NodePolicy>,
     sightings: Sightings,
+    agents: agents::Agents,
     /// For the metrics.
     counted: sight::Counted,
     /// Whoever asks for something new is told to come back: the server is about to stop.
@@ -155,6 +156,7 @@ impl Service {
             silent_after: OnceLock::new(),
             nodes: OnceLock::new(),
             sightings: Sightings::default(),
+            agents: agents::Agents::default(),
             counted: sight::Counted::default(),
             refusing: CancellationToken::new(),
             closing: CancellationToken::new(),
@@ -240,7 +242,7 @@ impl Service {
     }
 
     fn heartbeat_policy(&self) -> HeartbeatPolicy {
-        self.node_policy().heartbeat
+        self.agent_setup().heartbeat
     }
 
     /// From here on new calls are refused, with a hint when to come back. Those in flight go on.

@@ -1,7 +1,7 @@
 //! Nodes: made with a bundle, listed by view, read with their lifecycle and their history. What operators do about them
 //! is in `node_actions`; what their agents do, in `agents`.
 
-use crate::bootstrap::new_bootstrap_token;
+use crate::agents::new_bootstrap_token;
 use crate::change::Answer;
 use crate::jobs::{self, JobView};
 use crate::machines::{no_active_run, required};

@@ -93,5 +93,16 @@ impl Service {
             metrics::counter!(metric::NETBOOT.name, "what" => what).increment(0);
         }
         metrics::gauge!(metric::IMAGE_READERS.name).set(0.0);
+        metrics::gauge!(metric::AGENTS_CONNECTED.name).set(0.0);
+        metrics::counter!(metric::AGENT_HEARTBEATS.name).increment(0);
+        for outcome in metric::ENROLLED {
+            metrics::counter!(metric::AGENT_ENROLMENTS.name, "outcome" => outcome).increment(0);
+        }
+        for outcome in metric::TASKED {
+            metrics::counter!(metric::AGENT_TASKS.name, "outcome" => outcome).increment(0);
+        }
+        for why in metric::TURNED_AWAY {
+            metrics::counter!(metric::AGENT_REFUSALS.name, "why" => why).increment(0);
+        }
     }
 }

@@ -17,9 +17,10 @@ use domain::{Code, Error, MachineId, Reason, Secret};
 use provider::{Because, By, Keyring, Pin, ProviderError, ProviderResult, Swap};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::credential::{self, NewContent, Sealed};
-use store::{Caller, Cause, Store, Tx, TxResult, machine, pin};
+use store::{Caller, Cause, Store, Tx, TxResult, agent, machine, pin};
 use zeroize::Zeroizing;
 
 /// What the keyring calls itself in the log.
@@ -128,7 +129,7 @@ impl Vault {
 
     /// The keys that credentials are sealed under and that we have not, and how many under each.
     pub async fn unopened(&self) -> Result<Vec<(String, u64)>, Error> {
-        let stored = self.store.read(credential::keys).await?;
+        let stored = self.store.read(sealed_under).await?;
         Ok(stored.into_iter().filter(|(id, _)| self.keys.known(id).is_none()).collect())
     }
 
@@ -137,7 +138,7 @@ impl Vault {
         if !self.keys.is_made_at_first_use() {
             return self.keys.current();
         }
-        let stored = self.store.read(credential::keys).await?;
+        let stored = self.store.read(sealed_under).await?;
         let keys = self.keys.clone();
         let made = tokio::task::spawn_blocking(move || keys.current_or_made(&stored)).await;
         made.map_err(|e| Error::internal(format!("making a key: {e}")))?
@@ -218,6 +219,15 @@ impl Vault {
             })
             .await
     }
+}
+
+/// The keys that something is sealed under, and how much under each: credentials, and the agents' authority.
+fn sealed_under(tx: &mut Tx<'_>) -> TxResult<BTreeMap<String, u64>> {
+    let mut keys = credential::keys(tx)?;
+    if let Some(authority) = agent::authority(tx)? {
+        *keys.entry(authority.key_id).or_default() += 1;
+    }
+    Ok(keys)
 }
 
 /// A name keeps its kind: whoever sets another has mistaken the name.

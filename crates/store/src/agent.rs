@@ -55,7 +55,7 @@ macro_rules! beats {
 /// `$1`: `[[node, at, beats, skew], …]`.
 const BEATS: Pair = Pair {
     sqlite: beats!(
-        "SELECT json_extract(value, '$[0]') AS node, json_extract(value, '$[1]') AS at, json_extract(value, '$[2]') AS beats, json_extract(value, '$[3]') AS skew FROM json_each($1)"
+        "SELECT value ->> 0 AS node, value ->> 1 AS at, value ->> 2 AS beats, value ->> 3 AS skew FROM json_each($1)"
     ),
     postgres: beats!(
         "SELECT value->>0 AS node, (value->>1)::bigint AS at, (value->>2)::bigint AS beats, (value->>3)::bigint AS skew FROM jsonb_array_elements($1::text::jsonb)"
@@ -74,6 +74,24 @@ const OF_NODES: Pair = Pair {
     postgres: of_nodes!("SELECT jsonb_array_elements_text($1::text::jsonb)"),
 };
 
+macro_rules! strayed {
+    ($rows:literal) => {
+        concat!(
+            "SELECT held.node FROM (",
+            $rows,
+            ") AS held LEFT JOIN agents ON agents.node_id = held.node WHERE agents.node_id IS NULL OR agents.session <> held.session OR agents.state <> 'good'"
+        )
+    };
+}
+
+/// `$1`: `[[node, session], …]`.
+const STRAYED: Pair = Pair {
+    sqlite: strayed!("SELECT value ->> 0 AS node, value ->> 1 AS session FROM json_each($1)"),
+    postgres: strayed!(
+        "SELECT value->>0 AS node, (value->>1)::bigint AS session FROM jsonb_array_elements($1::text::jsonb)"
+    ),
+};
+
 macro_rules! lock {
     () => {
         "SELECT 1 FROM agents WHERE node_id = $1"
@@ -82,7 +100,8 @@ macro_rules! lock {
 
 const LOCK: Pair = Pair { sqlite: lock!(), postgres: concat!(lock!(), " FOR UPDATE") };
 
-pub(crate) const PAIRS: &[(&str, Pair)] = &[("BEATS", BEATS), ("OF_NODES", OF_NODES), ("LOCK", LOCK)];
+pub(crate) const PAIRS: &[(&str, Pair)] =
+    &[("BEATS", BEATS), ("OF_NODES", OF_NODES), ("STRAYED", STRAYED), ("LOCK", LOCK)];
 
 fn read(row: &Row, _: Timestamp) -> Result<AgentIdentity, DbError> {
     let state = row.text(3)?;
@@ -207,6 +226,12 @@ pub fn heard(tx: &mut Tx<'_>, beats: &[Beat]) -> TxResult<()> {
     let sql = BEATS.get(tx.dialect());
     tx.exec(sql, params![codec::to_json(&rows)])?;
     Ok(())
+}
+
+/// Of these connections, those whose agent has come anew elsewhere, was stopped or is gone.
+pub fn strayed(tx: &mut Tx<'_>, held: &[(NodeId, u64)]) -> TxResult<Vec<NodeId>> {
+    let held: Vec<_> = held.iter().map(|(node, session)| (node.as_str(), session)).collect();
+    Ok(ids(&tx.pair(STRAYED, params![codec::to_json(&held)])?)?)
 }
 
 fn ids(rows: &[Row<'_>]) -> Result<Vec<NodeId>, DbError> {

@@ -88,6 +88,11 @@ impl Signals {
         drop(self.machines.send(id.clone()));
     }
 
+    /// Says that somebody else has changed something for the node's agent.
+    pub fn look_at_node(&self, id: &NodeId) {
+        self.nodes.raise(id);
+    }
+
     /// Machines worth a look, changed through this process.
     pub fn machines(&self) -> broadcast::Receiver<MachineId> {
         self.machines.subscribe()

@@ -1,5 +1,7 @@
 //! What tests across crates share: launchers of real counterparts, and the surroundings held by hand.
 
+pub mod agent_client;
+pub mod agent_site;
 pub mod ambient;
 pub mod below;
 pub mod canary;

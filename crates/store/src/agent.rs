@@ -55,7 +55,7 @@ macro_rules! beats {
 /// `$1`: `[[node, at, beats, skew], …]`.
 const BEATS: Pair = Pair {
     sqlite: beats!(
-        "SELECT value ->> 0 AS node, value ->> 1 AS at, value ->> 2 AS beats, value ->> 3 AS skew FROM json_each($1)"
+        "SELECT value->>0 AS node, value->>1 AS at, value->>2 AS beats, value->>3 AS skew FROM json_each($1)"
     ),
     postgres: beats!(
         "SELECT value->>0 AS node, (value->>1)::bigint AS at, (value->>2)::bigint AS beats, (value->>3)::bigint AS skew FROM jsonb_array_elements($1::text::jsonb)"

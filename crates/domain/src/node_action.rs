@@ -369,8 +369,9 @@ impl NodeFacts<'_> {
             | NodeStatus::Quarantined
             | NodeStatus::Draining
             | NodeStatus::Retired => {
-                // with no key there is none to replace: the same as at the beginning
-                let mode = if self.agent.is_some() { AgentMode::Rebootstrap } else { AgentMode::Keep };
+                // the first key of all needs nobody's wish
+                let first = matches!(self.node.status, NodeStatus::BootstrapIssued | NodeStatus::Enrolling);
+                let mode = if first && self.agent.is_none() { AgentMode::Keep } else { AgentMode::Rebootstrap };
                 Ok(NodeEffect::Issue { mode })
             }
             NodeStatus::Removing => Err("it is being removed, and its identity with it".to_owned()),

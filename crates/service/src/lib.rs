@@ -242,7 +242,7 @@ impl Service {
     }
 
     fn heartbeat_policy(&self) -> HeartbeatPolicy {
-        self.node_policy().heartbeat
+        self.agent_setup().heartbeat
     }
 
     /// From here on new calls are refused, with a hint when to come back. Those in flight go on.

@@ -79,7 +79,10 @@ fn documented(reason: Reason) -> Code {
         | Reason::TokenInvalid
         | Reason::TokenExpired
         | Reason::TokenRevoked
-        | Reason::ReportTokenInvalid => Code::Unauthenticated,
+        | Reason::ReportTokenInvalid
+        | Reason::BootstrapTokenInvalid
+        | Reason::AgentCertificateRefused
+        | Reason::AgentRevoked => Code::Unauthenticated,
         // "not allowed"
         Reason::RoleTooLow | Reason::OutOfScope => Code::PermissionDenied,
         // "database away"
@@ -128,7 +131,10 @@ fn the_reasons_are_spelt_as_they_were() {
         CREDENTIAL_MISSING SECRET_KEY_UNAVAILABLE LOGIN_REFUSED UNTRUSTED_CERTIFICATE HOST_KEY_CHANGED WRONG_MACHINE \
         PROVIDER_REFUSED ENDPOINT_BUSY UNREACHABLE CONNECTION_REFUSED CIRCUIT_OPEN BAD_ANSWER PROVIDER_SILENT \
         MACHINE_RETIRED MACHINE_HELD BOOT_NODE_NOT_FOUND WORKFLOW_NOT_FOUND FINDING_NOT_FOUND IMAGE_NOT_FOUND \
-        WORKFLOW_EXISTS REPORT_TOKEN_INVALID WORKFLOW_MISSING FORCE_NEEDED MACHINE_IN_USE IMAGE_IN_USE";
+        WORKFLOW_EXISTS REPORT_TOKEN_INVALID WORKFLOW_MISSING FORCE_NEEDED MACHINE_IN_USE IMAGE_IN_USE \
+        BOOTSTRAP_TOKEN_INVALID AGENT_CERTIFICATE_REFUSED REVOKED \
+        NODE_NOT_FOUND JOB_NOT_FOUND TASK_NOT_FOUND NODE_EXISTS NODE_HELD ACTIVE_TASK ACTION_NOT_ALLOWED \
+        MODE_UNAVAILABLE AGENT_MISSING";
     let now: Vec<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
     for word in known.split_whitespace() {
         assert!(now.contains(&word), "{word} is gone or renamed");

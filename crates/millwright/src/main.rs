@@ -2,6 +2,8 @@
 
 #[cfg(test)]
 mod advice;
+mod agents;
+mod agents_config;
 mod cli;
 mod config;
 mod data_dir;

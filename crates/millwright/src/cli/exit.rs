@@ -298,6 +298,12 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
             "millwright credential list; an administrator adds one: millwright credential set --help"
         }
         "REPORT_TOKEN_INVALID" => "a machine's report carries the token of its own attempt: let it boot again",
+        "BOOTSTRAP_TOKEN_INVALID" => {
+            "a bundle is good once, for one key: make another with 'millwright node rebootstrap NODE'"
+        }
+        "AGENT_CERTIFICATE_REFUSED" | "REVOKED" => {
+            "an agent that is not taken any more needs a new bundle: 'millwright node rebootstrap NODE'"
+        }
         "BOOT_NODE_NOT_FOUND" => "millwright boot list",
         "WORKFLOW_NOT_FOUND" => "millwright workflow list",
         "FINDING_NOT_FOUND" => "millwright finding list --filter 'state=resolved' has those that are settled",

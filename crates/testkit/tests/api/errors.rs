@@ -70,7 +70,10 @@ fn documented(reason: Reason) -> Code {
         | Reason::TokenInvalid
         | Reason::TokenExpired
         | Reason::TokenRevoked
-        | Reason::ReportTokenInvalid => Code::Unauthenticated,
+        | Reason::ReportTokenInvalid
+        | Reason::BootstrapTokenInvalid
+        | Reason::AgentCertificateRefused
+        | Reason::AgentRevoked => Code::Unauthenticated,
         // "not allowed"
         Reason::RoleTooLow | Reason::OutOfScope => Code::PermissionDenied,
         // "database away"
@@ -119,7 +122,8 @@ fn the_reasons_are_spelt_as_they_were() {
         CREDENTIAL_MISSING SECRET_KEY_UNAVAILABLE LOGIN_REFUSED UNTRUSTED_CERTIFICATE HOST_KEY_CHANGED WRONG_MACHINE \
         PROVIDER_REFUSED ENDPOINT_BUSY UNREACHABLE CONNECTION_REFUSED CIRCUIT_OPEN BAD_ANSWER PROVIDER_SILENT \
         MACHINE_RETIRED MACHINE_HELD BOOT_NODE_NOT_FOUND WORKFLOW_NOT_FOUND FINDING_NOT_FOUND IMAGE_NOT_FOUND \
-        WORKFLOW_EXISTS REPORT_TOKEN_INVALID WORKFLOW_MISSING FORCE_NEEDED MACHINE_IN_USE IMAGE_IN_USE";
+        WORKFLOW_EXISTS REPORT_TOKEN_INVALID WORKFLOW_MISSING FORCE_NEEDED MACHINE_IN_USE IMAGE_IN_USE \
+        BOOTSTRAP_TOKEN_INVALID AGENT_CERTIFICATE_REFUSED REVOKED";
     let now: Vec<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
     for word in known.split_whitespace() {
         assert!(now.contains(&word), "{word} is gone or renamed");

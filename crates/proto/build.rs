@@ -46,7 +46,11 @@ fn compile(files: &[&str], descriptors: Option<&Path>) -> Result<(), Box<dyn std
         // maps in key order, so that equal messages have equal bytes
         .btree_map(".")
         // what must not be printed by mistake prints nothing: see the library
-        .skip_debug(["millwright.v1.SetCredentialRequest", "millwright.agent.v1.EnrollRequest"])
+        .skip_debug([
+            "millwright.v1.SetCredentialRequest",
+            "millwright.v1.IssuedNode",
+            "millwright.agent.v1.EnrollRequest",
+        ])
         .compile_fds(set)?;
     Ok(())
 }

@@ -14,8 +14,10 @@ use crate::finding::Findings;
 use crate::gate::gate;
 use crate::hardware::Hardware;
 use crate::image::Images;
+use crate::job::Jobs;
 use crate::machine::Machines;
 use crate::metrics::{self as page, Render};
+use crate::node::Nodes;
 use crate::opening::Opening;
 use crate::outbox::Outbox;
 use crate::plan::Plans;
@@ -23,6 +25,7 @@ use crate::refused::in_our_terms;
 use crate::rest::{self, RestOptions};
 use crate::run::Runs;
 use crate::sight::{Calls, Connected, identify, measure};
+use crate::task::Tasks;
 use crate::tls::Tls;
 use crate::token::Tokens;
 use axum::Router;
@@ -136,6 +139,9 @@ fn router(
     serve!(mw::boot_service_server::BootServiceServer<Boot>, Boot);
     serve!(mw::image_service_server::ImageServiceServer<Images>, Images);
     serve!(mw::finding_service_server::FindingServiceServer<Findings>, Findings);
+    serve!(mw::node_service_server::NodeServiceServer<Nodes>, Nodes);
+    serve!(mw::job_service_server::JobServiceServer<Jobs>, Jobs);
+    serve!(mw::task_service_server::TaskServiceServer<Tasks>, Tasks);
     tokio::spawn(tell_health(health, names, service.refusing(), stop.clone()));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)

@@ -130,7 +130,7 @@ async fn create(clients: &Clients, count: usize) -> Outcome<Vec<String>> {
             next += 1;
         }
         if let Some(issued) = made.next().await {
-            bundles.push(issued?.into_inner().secret);
+            bundles.push(issued?.into_inner().secret_bundle);
         }
     }
     Ok(bundles)
@@ -352,7 +352,7 @@ async fn one_real(launch: &Launch, report: &mut Report) -> Outcome<()> {
     let clients = Clients::connect(&server).await?;
     let mut nodes = NodeServiceClient::new(clients.door(0));
     let asked = mw::CreateNodeRequest { name: "a-real-one".to_owned(), ..Default::default() };
-    let bundle = nodes.create_node(asked).await?.into_inner().secret;
+    let bundle = nodes.create_node(asked).await?.into_inner().secret_bundle;
     let state = tempfile::tempdir()?;
     std::fs::write(state.path().join("bundle.json"), bundle)?;
     let log = std::fs::File::create(state.path().join("log"))?;
@@ -374,7 +374,7 @@ async fn one_real(launch: &Launch, report: &mut Report) -> Outcome<()> {
     server.stop()
 }
 
-async fn watch(nodes: &mut NodeServiceClient<crate::client::Door>, pid: u32) -> Outcome<(f64, f64)> {
+async fn watch(nodes: &mut NodeServiceClient<testkit::server::Door>, pid: u32) -> Outcome<(f64, f64)> {
     let begun = Instant::now();
     loop {
         let node = nodes.get_node(mw::GetNodeRequest { id: "a-real-one".to_owned() }).await?.into_inner();

@@ -146,9 +146,9 @@ impl HeartbeatPolicy {
                 let silent = now.since(last.unwrap_or(since).max(since)) >= self.lost_after;
                 silent.then_some(NodeStatus::Offline)
             }
-            // what was heard before it went offline proves nothing
+            // what was heard before it went offline proves nothing: the row of beats must have gone on that long since
             NodeStatus::Offline => {
-                let fresh = last.is_some_and(|last| last > since);
+                let fresh = last.is_some_and(|last| last.since(since) >= self.interval * self.back_after);
                 (fresh && self.is_steady(beats, last, now)).then_some(NodeStatus::Active)
             }
             NodeStatus::BootstrapIssued
@@ -282,6 +282,8 @@ mod tests {
         let offline = NodeStatus::Offline;
         assert_eq!(policy.calls_for(offline, 2, Some(at(995)), at(0), now), None, "two beats are not several");
         assert_eq!(policy.calls_for(offline, 9, Some(at(995)), at(996), now), None, "it was sent offline since");
+        assert_eq!(policy.calls_for(offline, 9, Some(at(995)), at(951), now), None, "of nine beats two came since");
+        assert_eq!(policy.calls_for(offline, 9, Some(at(995)), at(950), now), Some(NodeStatus::Active));
         let active = NodeStatus::Active;
         assert_eq!(policy.calls_for(active, 1, Some(at(100)), at(960), now), None, "it has just become active");
     }

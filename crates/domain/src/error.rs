@@ -85,9 +85,17 @@ reasons! {
     IdentityTaken = "IDENTITY_TAKEN" => AlreadyExists,
     PlanExists = "PLAN_EXISTS" => AlreadyExists,
     WorkflowExists = "WORKFLOW_EXISTS" => AlreadyExists,
+    /// A node that is not deleted has that name.
+    NodeExists = "NODE_EXISTS" => AlreadyExists,
     RequestIdReused = "REQUEST_ID_REUSED" => AlreadyExists,
     IdempotencyKeyReused = "IDEMPOTENCY_KEY_REUSED" => AlreadyExists,
     ActiveRun = "ACTIVE_RUN" => FailedPrecondition,
+    /// The node's agent has a task, and takes one at a time.
+    ActiveTask = "ACTIVE_TASK" => FailedPrecondition,
+    /// What carries that mode out is not there.
+    ModeUnavailable = "MODE_UNAVAILABLE" => FailedPrecondition,
+    /// No agent can be given an order: none has enrolled, or its identity was stopped.
+    AgentMissing = "AGENT_MISSING" => FailedPrecondition,
     IllegalTransition = "ILLEGAL_TRANSITION" => FailedPrecondition,
     /// The edge exists, but belongs to somebody else.
     NotYourTransition = "NOT_YOUR_TRANSITION" => FailedPrecondition,

@@ -290,6 +290,16 @@ impl Filter {
         }
     }
 
+    /// Whether `field` is named anywhere in it.
+    pub fn speaks_of(&self, field: &str) -> bool {
+        match self {
+            Filter::Everything | Filter::Label { .. } | Filter::HasLabel { .. } => false,
+            Filter::And(list) | Filter::Or(list) => list.iter().any(|f| f.speaks_of(field)),
+            Filter::Not(inner) => inner.speaks_of(field),
+            Filter::Is { field: f, .. } | Filter::Ordered { field: f, .. } => *f == field,
+        }
+    }
+
     /// The value that `field` must have for anything to match, if the filter pins it down.
     pub fn pins(&self, field: &str) -> Option<&str> {
         match self {

@@ -133,7 +133,7 @@ impl FindingKind {
                 "look at the disk; erase again: 'millwright boot erase NODE'; or destroy it, and retire the boot node: 'millwright boot retire NODE'"
             }
             FindingKind::AgentCloned => {
-                "find the copy and remove it; then let the right one go on with its key: 'millwright node repair NODE', or give it a new one: 'millwright node rebootstrap NODE'"
+                "find the copy and remove it; then let the right one go on with its key: 'millwright node repair NODE --reason WHY', or give it a new one: 'millwright node rebootstrap NODE'"
             }
             FindingKind::NodeIdentityConflict => {
                 "look at both machines; correct the record that is wrong ('millwright machine update MACHINE --serial SERIAL'), then go on with the node's job: 'millwright job retry_stage JOB'"

@@ -67,6 +67,8 @@ static EDGES: &[Edge<JobStatus>] = &[
     edge(Running, Cancelled, CANCELLED, Owner::Executor),
     edge(Running, Cancelled, ENDED_OUTSIDE, Owner::Executor),
     edge(Running, Reconciled, ADOPTED, Owner::Operator),
+    // its last stage is done, and one of those before it was vouched for
+    edge(Running, Reconciled, ADOPTED, Owner::Executor),
     edge(FailedRetryable, Running, RESUMED, Owner::Operator),
     edge(FailedRetryable, Compensating, COMPENSATE, Owner::Operator),
     edge(FailedRetryable, Reconciled, ADOPTED, Owner::Operator),

@@ -31,6 +31,7 @@ pub mod mac;
 pub mod machine;
 pub mod metric;
 pub mod node;
+pub mod node_action;
 pub mod observation;
 pub mod pin;
 pub mod plan;

@@ -2,6 +2,8 @@
 
 #[cfg(test)]
 mod advice;
+#[cfg(test)]
+mod advice_nodes;
 mod agents;
 mod agents_config;
 mod cli;

@@ -32,6 +32,12 @@ pub mod millwright {
                 write!(f, "SetCredentialRequest {{ name: {:?}, kind: {:?}, .. }}", self.name, self.kind)
             }
         }
+
+        impl std::fmt::Debug for IssuedNode {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, "IssuedNode {{ node: {:?}, reason: {:?}, .. }}", self.node, self.reason)
+            }
+        }
     }
 }
 

@@ -11,13 +11,14 @@ use domain::install_order::{Closing, OrderTask};
 use domain::lifecycle::{Guard, Owner, State as _, Verdict, allowed_next, judge};
 use domain::limits::{COMMENT_MAX, TEXT_MAX};
 use domain::machine::{Machine, Phase, check_text};
+use domain::node::{Node, NodeStatus};
 use domain::token::Role;
 use domain::{BootNodeId, Code, Error, MacAddress, MachineId, OrderId, Reason};
 use serde_json::json;
 use std::sync::Arc;
 use store::boot_node::{self, Move};
 use store::install_order::{self, NewOrder};
-use store::{Cause, Tx, TxResult, boot_workflow, finding, machine};
+use store::{Cause, Tx, TxResult, boot_workflow, finding, machine, node};
 
 /// One that is brought before it has booted.
 #[derive(Clone, Debug, Default)]
@@ -99,10 +100,13 @@ fn locked(tx: &mut Tx<'_>, id: &str) -> TxResult<BootNode> {
     Ok(boot_node::get_for_update(tx, &id)?.ok_or_else(|| not_found(id.as_str()))?)
 }
 
-fn linked(tx: &mut Tx<'_>, node: &BootNode) -> TxResult<Option<Machine>> {
+/// What a boot node is linked to: its machine, and the node that this is enrolled as.
+pub(crate) type Linked = (Option<Machine>, Option<Node>);
+
+pub(crate) fn linked(tx: &mut Tx<'_>, node: &BootNode) -> TxResult<Linked> {
     match &node.machine_id {
-        Some(id) => machine::get(tx, id),
-        None => Ok(None),
+        Some(id) => Ok((machine::get(tx, id)?, tx.point(&node::by_machine(id))?)),
+        None => Ok((None, None)),
     }
 }
 
@@ -156,6 +160,7 @@ fn may_update(there: &BootNode, update: &BootNodeUpdate) -> Result<(), Error> {
 struct Facts<'a> {
     node: &'a BootNode,
     machine: Option<&'a Machine>,
+    enrolled: Option<&'a Node>,
     force: bool,
     comment: &'a str,
 }
@@ -222,16 +227,43 @@ impl Facts<'_> {
                 | Phase::Maintenance
                 | Phase::Rma
                 | Phase::Retired,
-            ) => return Ok(()),
+            ) => return self.not_enrolled(machine),
         };
         let message = format!("boot node {} is machine {}, which is in use: {why}", self.node.id, machine.id);
         Err(Error::new(Reason::MachineInUse, message).with("machine_id", machine.id.as_str()))
     }
+
+    /// What a machine does as a node goes on until that is out of service.
+    fn not_enrolled(&self, machine: &Machine) -> Result<(), Error> {
+        let Some(enrolled) = self.enrolled else { return Ok(()) };
+        let way = match enrolled.status {
+            NodeStatus::Retired | NodeStatus::Deleted => return Ok(()),
+            NodeStatus::Active | NodeStatus::Offline | NodeStatus::Quarantined => {
+                format!("drain it first: 'millwright node drain {}'", enrolled.id)
+            }
+            NodeStatus::Draining => "wait until it is retired".to_owned(),
+            NodeStatus::Removing => "wait until it is removed".to_owned(),
+            NodeStatus::BootstrapIssued | NodeStatus::Enrolling => {
+                format!("see what it waits for: 'millwright why {}'", enrolled.id)
+            }
+        };
+        let message = format!(
+            "boot node {} is machine {}, which is in use as node {} ({}), {}; {way}",
+            self.node.id, machine.id, enrolled.id, enrolled.name, enrolled.status
+        );
+        let refused = Error::new(Reason::MachineInUse, message).with("machine_id", machine.id.as_str());
+        Err(refused.with("node_id", enrolled.id.as_str()))
+    }
 }
 
 /// Whether an operator's move would be made now, as far as it hangs on facts: `force` and a comment are the operator's.
-pub(crate) fn may_move(node: &BootNode, machine: Option<&Machine>, to: BootState) -> Result<(), Error> {
-    let facts = Facts { node, machine, force: true, comment: "said" };
+pub(crate) fn may_move(
+    node: &BootNode,
+    machine: Option<&Machine>,
+    enrolled: Option<&Node>,
+    to: BootState,
+) -> Result<(), Error> {
+    let facts = Facts { node, machine, enrolled, force: true, comment: "said" };
     match judge(Some(node.state), to, SET_STATE, Owner::Operator) {
         Verdict::Allowed(guard) => facts.judge(guard),
         Verdict::NotYours(_) | Verdict::Illegal if node.state == to => match to {
@@ -325,9 +357,10 @@ impl Service {
                 None => {}
                 Some(machine) => {
                     // what a machine in use must not suffer must not be had by unlinking it first
-                    let linked = linked(tx, &there)?.filter(|linked| linked.id.as_str() != machine);
-                    let facts = Facts { node: &there, machine: linked.as_ref(), force: false, comment: "" };
-                    facts.not_in_use()?;
+                    let (linked, enrolled) = linked(tx, &there)?;
+                    let linked = linked.filter(|linked| linked.id.as_str() != machine);
+                    let (machine_now, enrolled) = (linked.as_ref(), enrolled.as_ref());
+                    Facts { node: &there, machine: machine_now, enrolled, force: false, comment: "" }.not_in_use()?;
                     if machine.is_empty() {
                         node.machine_id = None;
                     } else {
@@ -467,8 +500,9 @@ fn decided(
             ..node
         };
     }
-    let machine = linked(tx, &node)?;
-    let facts = Facts { node: &node, machine: machine.as_ref(), force: change.force, comment: &change.comment };
+    let (machine, enrolled) = linked(tx, &node)?;
+    let (machine, enrolled) = (machine.as_ref(), enrolled.as_ref());
+    let facts = Facts { node: &node, machine, enrolled, force: change.force, comment: &change.comment };
     if let Some(task) = task_again(there).filter(|_| there.state == to) {
         match task {
             OrderTask::Install => facts.may_be_installed()?,

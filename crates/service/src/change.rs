@@ -15,7 +15,13 @@ const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// request is answered with what is there by then.
 pub(crate) trait Answer: Sized + Send + 'static {
     fn id(&self) -> String;
-    /// What is there by then, if it still is the caller's to see.
+
+    /// What is remembered: the id, and what else a repeated request is told.
+    fn kept(&self) -> String {
+        self.id()
+    }
+
+    /// By what was kept. What is there by then, if it still is the caller's to see.
     fn again(tx: &mut Tx<'_>, call: &Call, id: &str) -> TxResult<Self>;
 }
 
@@ -117,7 +123,7 @@ impl Service {
                 })?;
                 let id = answer.id();
                 if let Some(key) = &key {
-                    key.remember(tx, &id)?;
+                    key.remember(tx, &answer.kept())?;
                 }
                 let mut entry = done.clone();
                 if entry.target.is_empty() {

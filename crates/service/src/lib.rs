@@ -9,6 +9,7 @@ mod audit;
 mod boot_identity;
 mod boot_nodes;
 mod booting;
+mod bulk;
 mod call;
 mod change;
 mod clusters;
@@ -19,12 +20,15 @@ pub mod explain;
 mod findings;
 mod hardware;
 mod images;
+mod jobs;
 mod kubeconfig;
 mod logs;
 mod looks;
 mod lookup;
 mod machines;
 mod netboot_orders;
+mod node_actions;
+mod nodes;
 mod page;
 mod plans;
 mod report_tokens;
@@ -36,14 +40,17 @@ mod sightings;
 mod standing;
 mod start_run;
 pub mod states;
+mod tasks;
 mod tokens;
 mod vault;
 mod watch;
 mod watch_boot_node;
+mod watch_node;
 mod why;
 mod workflows;
 
 use crate::sightings::Sightings;
+use domain::agent::HeartbeatPolicy;
 use domain::{Error, Reason, Timestamp};
 use engine::Engine;
 use provider::Providers;
@@ -52,11 +59,13 @@ use std::time::Duration;
 use store::token::revoked_by_row;
 use store::{Feed, Store};
 use tokio_util::sync::CancellationToken;
+use workflow::NodePolicy;
 
 pub use access::{Access, Principal, new_secret};
 pub use act::{Acted, HardwareChange};
 pub use boot_nodes::{BootNodeMove, BootNodeResult, BootNodeUpdate, NewBootNode};
 pub use booting::{BootRequest, BootSetup, Booting, Ordered, Report, Reported};
+pub use bulk::{Bulk, BulkOutcome, BulkResult};
 pub use call::Call;
 pub use change::check_key;
 pub use clusters::{Drained, Evict};
@@ -64,14 +73,18 @@ pub use credentials::{CredentialView, KeyRotation, NewCredential};
 pub use engine_admin::Described;
 pub use hardware::{Discover, SetBoot};
 pub use images::{ImageBytes, NewImage};
+pub use jobs::{Begun, JobAct, JobActed, JobView, JobsOf, NewDecommission, Offer, StageView};
 pub use machines::{MachineUpdate, NewMachine};
 pub use netboot_orders::NetbootOrders;
+pub use node_actions::{NodeAct, NodeActed};
+pub use nodes::{IssuedNode, LifecycleView, NewNode, NodeView};
 pub use page::{Page, PageRequest};
 pub use runs::RunView;
 pub use sealing::SecretKey;
 pub use secret_keys::{Keep, SecretKeys};
 pub use standing::CallerLimits;
 pub use start_run::StartRun;
+pub use tasks::NewOrder as NewTaskOrder;
 pub use tokens::{CreatedToken, NewToken};
 pub use vault::Vault;
 // what the doors show of the engine, by its own types
@@ -80,6 +93,7 @@ pub use store::audit::Entry as AuditEntry;
 pub use store::boot_node::Move as BootNodeRecord;
 pub use store::execution::{Execution, attempt_of};
 pub use store::switch::Freeze;
+pub use store::task_output::Piece as TaskPiece;
 
 /// Pause after the database failed.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -100,6 +114,8 @@ struct Inner {
     image_bytes: OnceLock<Arc<dyn ImageBytes>>,
     /// After how long without a word an installation has failed; whoever judges that is set up with the same.
     silent_after: OnceLock<Duration>,
+    /// What the site wishes of its nodes; whoever carries that out is set up with the same.
+    nodes: OnceLock<NodePolicy>,
     sightings: Sightings,
     agents: agents::Agents,
     /// For the metrics.
@@ -138,6 +154,7 @@ impl Service {
             vault,
             image_bytes: OnceLock::new(),
             silent_after: OnceLock::new(),
+            nodes: OnceLock::new(),
             sightings: Sightings::default(),
             agents: agents::Agents::default(),
             counted: sight::Counted::default(),
@@ -213,6 +230,19 @@ impl Service {
 
     fn silent_after(&self) -> Duration {
         self.inner.silent_after.get().copied().unwrap_or(domain::boot_node::SILENT_AFTER)
+    }
+
+    /// What the site wishes of its nodes; said once, when the server starts.
+    pub fn keeps_nodes_by(&self, policy: NodePolicy) {
+        self.inner.nodes.get_or_init(|| policy);
+    }
+
+    fn node_policy(&self) -> &NodePolicy {
+        self.inner.nodes.get_or_init(NodePolicy::default)
+    }
+
+    fn heartbeat_policy(&self) -> HeartbeatPolicy {
+        self.agent_setup().heartbeat
     }
 
     /// From here on new calls are refused, with a hint when to come back. Those in flight go on.

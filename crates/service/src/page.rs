@@ -1,6 +1,6 @@
 //! Keyset paging: a token says after which key to go on, and for which question it was given.
 
-use crate::{CredentialView, RunView};
+use crate::{CredentialView, JobView, NodeView, RunView};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::boot_node::BootNode;
@@ -9,6 +9,7 @@ use domain::condition::ConditionType;
 use domain::finding::Finding;
 use domain::image::Image;
 use domain::machine::Machine;
+use domain::task::Task;
 use domain::token::Token;
 use domain::{Error, Reason, limits};
 use sha2::{Digest, Sha256};
@@ -95,6 +96,29 @@ impl Weigh for BootNode {
         let evidence = order.map_or(0, |order| order.evidence.len());
         let order = order.map_or(0, |order| FIXED_BYTES + order.log_tail.len());
         FIXED_BYTES + error + order + DOCUMENT_GROWTH * (self.inventory.len() + evidence)
+    }
+}
+
+impl Weigh for NodeView {
+    fn bytes(&self) -> usize {
+        let node = &self.node;
+        2 * FIXED_BYTES + node.status_reason.len() + node.cordon_reason.len() + node.name.len()
+    }
+}
+
+impl Weigh for JobView {
+    fn bytes(&self) -> usize {
+        let job = &self.job;
+        let texts = job.observed.len() + job.reason.len() + job.failure.as_ref().map_or(0, |f| 2 * f.message.len());
+        let stages: usize = job.done.iter().map(|d| d.message.len()).sum::<usize>() + 96 * job.stages().len();
+        2 * FIXED_BYTES + texts + stages + DOCUMENT_GROWTH * (job.parameters.len() + job.clean_record.len())
+    }
+}
+
+impl Weigh for Task {
+    fn bytes(&self) -> usize {
+        let result = self.result.as_ref().map_or(0, |r| r.message.len() + DOCUMENT_GROWTH * r.detail.len());
+        2 * FIXED_BYTES + result + self.expired_because.len()
     }
 }
 

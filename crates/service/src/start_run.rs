@@ -15,7 +15,7 @@ use provider::Providers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::execution::{self, NewExecution};
-use store::{Cause, Tx, TxResult, hold, idempotency, machine, run};
+use store::{Cause, Tx, TxResult, hold, idempotency, job, machine, node, run};
 use workflow::{RUN_WORKFLOW, RUN_WORKFLOW_VERSION};
 
 #[derive(Clone, Debug, Default)]
@@ -107,6 +107,7 @@ impl NewRun {
         }
         no_active_run(&machine)?;
         not_held(id, hold::of(tx, id)?.as_ref())?;
+        no_open_job(tx, id)?;
         self.check_phase(&machine)?;
         let plan = self.plan(tx, &machine)?;
         may_use(&self.call, &machine, &plan, &self.request.parameters)?;
@@ -193,6 +194,22 @@ impl NewRun {
         idempotency::remember(tx, &self.scope(), &self.request.request_id, &self.fingerprint, self.run_id.as_str())?;
         view(tx, run)
     }
+}
+
+/// One hold for a machine: what a job does to its node must not be met by a run. In a transaction that has the machine's
+/// row it stays so.
+fn no_open_job(tx: &mut Tx<'_>, machine: &MachineId) -> TxResult<()> {
+    let Some(enrolled) = tx.point(&node::by_machine(machine))? else { return Ok(()) };
+    let Some(open) = tx.point(&job::open_of_node(&enrolled.id))? else { return Ok(()) };
+    let message = format!(
+        "machine {machine} is node {} ({}), which job {} ({}, {}) holds; wait for its end, or call it off: 'millwright job cancel {}'",
+        enrolled.id, enrolled.name, open.id, open.kind, open.status, open.id
+    );
+    Err(Error::new(Reason::MachineHeld, message)
+        .with("job_id", open.id.as_str())
+        .with("node_id", enrolled.id.as_str())
+        .allowing(["wait", "cancel"])
+        .into())
 }
 
 /// Parameters must not be a way around what only an administrator may put into a plan, nor a plan or

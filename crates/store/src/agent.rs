@@ -55,11 +55,23 @@ macro_rules! beats {
 /// `$1`: `[[node, at, beats, skew], …]`.
 const BEATS: Pair = Pair {
     sqlite: beats!(
-        "SELECT value ->> 0 AS node, value ->> 1 AS at, value ->> 2 AS beats, value ->> 3 AS skew FROM json_each($1)"
+        "SELECT value->>0 AS node, value->>1 AS at, value->>2 AS beats, value->>3 AS skew FROM json_each($1)"
     ),
     postgres: beats!(
         "SELECT value->>0 AS node, (value->>1)::bigint AS at, (value->>2)::bigint AS beats, (value->>3)::bigint AS skew FROM jsonb_array_elements($1::text::jsonb)"
     ),
+};
+
+macro_rules! of_nodes {
+    ($nodes:literal) => {
+        concat!("SELECT ", agent_columns!(), " WHERE node_id IN (", $nodes, ") ORDER BY node_id")
+    };
+}
+
+/// `$1`: `[node, …]`.
+const OF_NODES: Pair = Pair {
+    sqlite: of_nodes!("SELECT value FROM json_each($1)"),
+    postgres: of_nodes!("SELECT jsonb_array_elements_text($1::text::jsonb)"),
 };
 
 macro_rules! strayed {
@@ -88,7 +100,8 @@ macro_rules! lock {
 
 const LOCK: Pair = Pair { sqlite: lock!(), postgres: concat!(lock!(), " FOR UPDATE") };
 
-pub(crate) const PAIRS: &[(&str, Pair)] = &[("BEATS", BEATS), ("STRAYED", STRAYED), ("LOCK", LOCK)];
+pub(crate) const PAIRS: &[(&str, Pair)] =
+    &[("BEATS", BEATS), ("OF_NODES", OF_NODES), ("STRAYED", STRAYED), ("LOCK", LOCK)];
 
 fn read(row: &Row, _: Timestamp) -> Result<AgentIdentity, DbError> {
     let state = row.text(3)?;
@@ -130,6 +143,13 @@ pub fn get_for_update(tx: &mut Tx<'_>, node: &NodeId) -> TxResult<Option<AgentId
 pub fn after(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<AgentIdentity>> {
     let now = tx.now();
     Ok(tx.rows(AFTER, params![after, limit])?.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
+}
+
+/// Those of these nodes, by one statement.
+pub fn of_nodes<'a>(tx: &mut Tx<'_>, nodes: impl IntoIterator<Item = &'a NodeId>) -> TxResult<Vec<AgentIdentity>> {
+    let (now, ids) = (tx.now(), nodes.into_iter().map(NodeId::as_str).collect::<Vec<_>>());
+    let rows = tx.pair(OF_NODES, params![codec::to_json(&ids)])?;
+    Ok(rows.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
 }
 
 /// Its key becomes the node's, in the place of any before it.

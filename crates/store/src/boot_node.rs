@@ -96,7 +96,18 @@ const SEEN: Pair = Pair {
     postgres: seen!("SELECT jsonb_array_elements_text($2::text::jsonb)"),
 };
 
-pub(crate) const PAIRS: &[(&str, Pair)] = &[("LOCK", LOCK), ("SEEN", SEEN)];
+macro_rules! of_machines {
+    ($ids:literal) => {
+        concat!("SELECT machine_id, node_id FROM boot_nodes WHERE state <> 'retired' AND machine_id IN (", $ids, ")")
+    };
+}
+
+const OF_MACHINES: Pair = Pair {
+    sqlite: of_machines!("SELECT value FROM json_each($1)"),
+    postgres: of_machines!("SELECT jsonb_array_elements_text($1::text::jsonb)"),
+};
+
+pub(crate) const PAIRS: &[(&str, Pair)] = &[("LOCK", LOCK), ("SEEN", SEEN), ("OF_MACHINES", OF_MACHINES)];
 
 fn read(row: &Row, _: Timestamp) -> Result<BootNode, DbError> {
     Ok(BootNode {
@@ -142,6 +153,18 @@ pub fn by_mac(mac: &MacAddress) -> Point<BootNode> {
 /// The one that is not retired.
 pub fn by_machine(machine: &MachineId) -> Point<BootNode> {
     Point { sql: BY_MACHINE, params: vec![Val::from(machine.as_str())], read }
+}
+
+/// Which boot nodes these machines are, by one statement.
+pub fn of_machines<'a>(
+    tx: &mut Tx<'_>,
+    machines: impl IntoIterator<Item = &'a MachineId>,
+) -> TxResult<Vec<(MachineId, BootNodeId)>> {
+    let ids: Vec<&str> = machines.into_iter().map(MachineId::as_str).collect();
+    let read =
+        |row: &Row| Ok::<_, DbError>((MachineId::from_text(row.string(0)?), BootNodeId::from_text(row.string(1)?)));
+    let rows = tx.pair(OF_MACHINES, params![codec::to_json(&ids)])?;
+    Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
 }
 
 /// For an operation that will write it.

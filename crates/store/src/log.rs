@@ -41,6 +41,8 @@ crate::statements! {
     RANGE = "SELECT kept_from, seq FROM log_head WHERE one = 1";
     AFTER = concat!("SELECT ", log_columns!(), " FROM transitions WHERE sequence > $1 ORDER BY sequence LIMIT $2");
     OF_SUBJECT = concat!("SELECT ", log_columns!(), " FROM transitions WHERE subject = $1 AND sequence > $2 AND sequence <= $3 ORDER BY sequence LIMIT $4");
+    NEWEST_OF_SUBJECT = concat!("SELECT ", log_columns!(), " FROM transitions WHERE subject = $1 ORDER BY sequence DESC LIMIT $2 OFFSET $3");
+    COUNT_OF_SUBJECT = "SELECT COUNT(*) FROM transitions WHERE subject = $1";
 }
 
 fn read(row: &Row) -> Result<LogRow, DbError> {
@@ -77,4 +79,11 @@ pub fn after(tx: &mut Tx<'_>, sequence: u64, limit: usize) -> TxResult<Vec<LogRo
 /// The history of one subject between two sequences (the first excluded).
 pub fn of_subject(tx: &mut Tx<'_>, subject: &str, after: u64, up_to: u64, limit: usize) -> TxResult<Vec<LogRow>> {
     Ok(tx.rows(OF_SUBJECT, params![subject, after, up_to, limit])?.iter().map(read).collect::<Result<_, _>>()?)
+}
+
+/// The newest first, and how many there are in all.
+pub fn newest_of_subject(tx: &mut Tx<'_>, subject: &str, limit: usize, offset: usize) -> TxResult<(Vec<LogRow>, u64)> {
+    let total = tx.row(COUNT_OF_SUBJECT, params![subject])?.map_or(Ok(0), |row| row.uint(0))?;
+    let rows = tx.rows(NEWEST_OF_SUBJECT, params![subject, limit, offset])?;
+    Ok((rows.iter().map(read).collect::<Result<_, _>>()?, total))
 }

@@ -4,6 +4,7 @@ use crate::codec;
 use crate::db::{Pair, Row, Val, params};
 use crate::error::{DbError, Failure, TxResult};
 use crate::filter_sql::Where;
+use crate::log::{self, LogRow};
 use crate::point::Point;
 use crate::signal::Signal;
 use crate::transition::{Cause, Moved, Transition};
@@ -218,6 +219,11 @@ pub fn move_to(
         Moved::AlreadyThere => return Ok(before.clone()),
     }
     again(tx, &before.id)
+}
+
+/// Every move of a node, of its jobs and its tasks: the newest first, and how many there are in all.
+pub fn history(tx: &mut Tx<'_>, id: &NodeId, limit: usize, offset: usize) -> TxResult<(Vec<LogRow>, u64)> {
+    log::newest_of_subject(tx, id.as_str(), limit, offset)
 }
 
 /// A node with what its machine and its boot node are.

@@ -79,7 +79,7 @@ impl Sqlite {
         if self.texts.len() >= TEXTS_CACHED {
             self.texts.clear();
         }
-        let text = sql.replace('$', "?");
+        let text = numbered(sql);
         self.texts.insert(sql.to_owned(), text.clone());
         text
     }
@@ -323,9 +323,26 @@ fn flush(connection: &rusqlite::Connection, closing: &Closing) -> rusqlite::Resu
     Ok(())
 }
 
+/// `$1` as SQLite has it: `?1`. A `$` that no number follows is something else, as in a path into JSON.
+fn numbered(sql: &str) -> String {
+    let mut text = String::with_capacity(sql.len());
+    let mut rest = sql.chars().peekable();
+    while let Some(c) = rest.next() {
+        let parameter = c == '$' && rest.peek().is_some_and(char::is_ascii_digit);
+        text.push(if parameter { '?' } else { c });
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_parameters_are_spelt_otherwise() {
+        let sql = "SELECT json_extract(value, '$[0]') FROM json_each($1) LIMIT $12";
+        assert_eq!(numbered(sql), "SELECT json_extract(value, '$[0]') FROM json_each(?1) LIMIT ?12");
+    }
 
     #[test]
     fn a_statement_is_parsed_once_whatever_is_bound() {

@@ -10,7 +10,7 @@ crate::statements! {
     KEPT = "SELECT output_bytes FROM tasks WHERE task_id = $1";
     INSERT = "INSERT INTO task_output(task_id, start_at, at, stream, data) VALUES ($1, $2, $3, $4, $5)";
     ADVANCE = "UPDATE tasks SET output_bytes = $2 WHERE task_id = $1";
-    LIST = "SELECT start_at, at, stream, data FROM task_output WHERE task_id = $1 AND start_at >= $2 ORDER BY start_at LIMIT $3";
+    LIST = "SELECT start_at, at, stream, data FROM task_output WHERE task_id = $1 AND start_at + LENGTH(data) > $2 ORDER BY start_at LIMIT $3";
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,7 @@ pub fn append(tx: &mut Tx<'_>, id: &TaskId, start_at: u64, stream: &str, data: &
     Ok(end)
 }
 
+/// Those that end after `from`.
 pub fn list(tx: &mut Tx<'_>, id: &TaskId, from: u64, limit: usize) -> TxResult<Vec<Piece>> {
     let read = |row: &Row| -> Result<Piece, DbError> {
         Ok(Piece { start_at: row.uint(0)?, at: row.time(1)?, stream: row.string(2)?, data: row.bytes(3)?.to_vec() })

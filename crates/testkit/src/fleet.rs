@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Ambient, Options, Store};
-use workflow::RunWorkflow;
+use workflow::{JobWorkflow, NodePolicy, RunWorkflow};
 
 /// Which database a test runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +109,9 @@ impl Fleet {
         providers: Providers,
         observer: Option<JournalObserver>,
     ) -> Engine {
-        Engine::new(self.store.clone(), options, vec![Arc::new(RunWorkflow::new(providers))], observer)
+        let workflows: Vec<Arc<dyn engine::Workflow>> =
+            vec![Arc::new(RunWorkflow::new(providers)), Arc::new(JobWorkflow::new(NodePolicy::default()))];
+        Engine::new(self.store.clone(), options, workflows, observer)
     }
 
     /// Looks at this fleet's machines from now on. No server of the tests does so by itself.

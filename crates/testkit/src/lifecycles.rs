@@ -7,12 +7,15 @@ use domain::credential::CredentialState;
 use domain::finding::FindingState;
 use domain::image::ImageState;
 use domain::install_order::OrderState;
+use domain::job::JobStatus;
 use domain::lifecycle::{Edge, Owner, State, Verdict, judge, triggers};
 use domain::machine::Phase;
+use domain::node::NodeStatus;
 use domain::pin::PinState;
 use domain::run::RunPhase;
 use domain::stage::{FailureClass, StageDecl, Unwind};
 use domain::step::StepState;
+use domain::task::TaskStatus;
 use domain::token::TokenState;
 use std::fmt::Write as _;
 
@@ -89,8 +92,29 @@ pub fn document() -> String {
          nothing. NeedsIntervention is set by the executor and cleared by success or an operator, with the machine's \
          own moves; Reconciled is computed on read.",
     );
+    section::<NodeStatus>(
+        &mut page,
+        "Node",
+        "One enrolment of a machine into the GPU service. `draining` and `removing` are entered together with the job that \
+         owns them, and left when it stands still; silence alone leads to `offline` and to nothing else; what is `deleted` \
+         never comes back.",
+    );
+    section::<JobStatus>(
+        &mut page,
+        "Job",
+        "The operator's view of a staged operation on a node. Each attempt is one execution of the engine; what stands \
+         still has nothing done on its node. One of which a stage was vouched for ends as `reconciled`.",
+    );
+    section::<TaskStatus>(
+        &mut page,
+        "Task",
+        "One typed order to a node's agent. Handed out again it keeps its id and gets a higher fence; a word under an older \
+         one is not taken.",
+    );
     failures(&mut page);
     stages(&mut page);
+    crate::job_tables::kinds(&mut page);
+    crate::job_tables::actions(&mut page);
     page
 }
 
@@ -167,6 +191,9 @@ pub fn verdicts() -> String {
     product::<ImageState>(&mut lines);
     product::<FindingState>(&mut lines);
     product::<ConditionStatus>(&mut lines);
+    product::<NodeStatus>(&mut lines);
+    product::<JobStatus>(&mut lines);
+    product::<TaskStatus>(&mut lines);
     lines
 }
 

@@ -2,10 +2,13 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test throughout")]
 
 use domain::condition::ConditionStatus;
+use domain::job::JobStatus;
 use domain::lifecycle::{Deadline, Edge, State};
 use domain::machine::Phase;
+use domain::node::NodeStatus;
 use domain::run::RunPhase;
 use domain::step::StepState;
+use domain::task::TaskStatus;
 use std::collections::HashSet;
 use testkit::{golden, lifecycles};
 
@@ -43,9 +46,12 @@ fn no_state_is_a_trap() {
     no_traps::<RunPhase>();
     no_traps::<StepState>();
     no_traps::<ConditionStatus>();
+    no_traps::<NodeStatus>();
+    no_traps::<JobStatus>();
+    no_traps::<TaskStatus>();
 }
 
-/// G-6, G-9: the sets are exactly those of the document, spelt as there (T-43 for runs).
+/// G-6, G-9, N-3.1, N-4.1: the sets are exactly those of the documents, spelt as there (T-43 for runs).
 #[test]
 fn states_are_spelt_as_in_the_document() {
     let names = |all: &[&str]| all.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
@@ -61,5 +67,32 @@ fn states_are_spelt_as_in_the_document() {
     assert_eq!(
         of(StepState::ALL.iter().map(|s| s.as_str()).collect()),
         names(&["WAITING", "RUNNING", "SUCCEEDED", "FAILED"])
+    );
+    assert_eq!(
+        of(NodeStatus::ALL.iter().map(|s| s.as_str()).collect()),
+        names(&[
+            "bootstrap_issued",
+            "enrolling",
+            "active",
+            "offline",
+            "quarantined",
+            "draining",
+            "retired",
+            "removing",
+            "deleted"
+        ])
+    );
+    assert_eq!(
+        of(JobStatus::ALL.iter().map(|s| s.as_str()).collect()),
+        names(&[
+            "pending",
+            "running",
+            "completed",
+            "failed_retryable",
+            "failed_manual_intervention",
+            "cancelled",
+            "compensating",
+            "reconciled"
+        ])
     );
 }

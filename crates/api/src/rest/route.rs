@@ -142,8 +142,9 @@ fn route(pool: &DescriptorPool, rpc: MethodDescriptor) -> Result<Route, String> 
     let number = |m: &MessageDescriptor, name: &str| {
         m.get_field_by_name(name).filter(|f| streams && !f.is_list() && f.kind() == Kind::Uint64)
     };
-    let sequence = number(&output, "sequence");
-    let resume = number(&input, "after_sequence").or_else(|| number(&input, "after")).filter(|_| sequence.is_some());
+    let sequence = number(&output, "sequence").or_else(|| number(&output, "offset"));
+    let resume = ["after_sequence", "after", "after_offset"].iter().find_map(|name| number(&input, name));
+    let resume = resume.filter(|_| sequence.is_some());
     let raw = output.get_field_by_name("data").filter(|f| streams && !f.is_list() && f.kind() == Kind::Bytes);
     Ok(Route { method, segments, rpc, rule, grpc, input, output, variables, takes, query, mask, resume, sequence, raw })
 }
@@ -254,15 +255,16 @@ mod tests {
     #[test]
     fn streams_know_their_resume_token() {
         let name = |f: &Option<FieldDescriptor>| f.as_ref().map(|f| f.name().to_owned());
-        for (call, resume, raw) in [
-            ("WatchRuns", "after_sequence", None),
-            ("StreamRunLogs", "after_sequence", Some("data")),
-            ("WatchEvents", "after", None),
+        for (call, resume, sequence, raw) in [
+            ("WatchRuns", "after_sequence", "sequence", None),
+            ("StreamRunLogs", "after_sequence", "sequence", Some("data")),
+            ("WatchEvents", "after", "sequence", None),
+            ("StreamTaskOutput", "after_offset", "offset", Some("data")),
         ] {
             let route = of(call);
             assert!(route.streams());
             assert_eq!(name(&route.resume).as_deref(), Some(resume), "{call}");
-            assert_eq!(name(&route.sequence).as_deref(), Some("sequence"), "{call}");
+            assert_eq!(name(&route.sequence).as_deref(), Some(sequence), "{call}");
             assert_eq!(name(&route.raw).as_deref(), raw, "{call}");
         }
         assert!(of("UpdateMachine").mask.is_some() && of("RegisterMachine").mask.is_none());

@@ -18,6 +18,9 @@ use proto::millwright::v1::explain_service_client::ExplainServiceClient;
 use proto::millwright::v1::finding_service_client::FindingServiceClient;
 use proto::millwright::v1::hardware_service_client::HardwareServiceClient;
 use proto::millwright::v1::image_service_client::ImageServiceClient;
+use proto::millwright::v1::job_service_client::JobServiceClient;
+use proto::millwright::v1::node_service_client::NodeServiceClient;
+use proto::millwright::v1::task_service_client::TaskServiceClient;
 use proto::millwright::v1::token_service_client::TokenServiceClient;
 use std::path::Path;
 use std::time::Duration;
@@ -76,6 +79,9 @@ pub struct Clients {
     pub boot: BootServiceClient<Door>,
     pub images: ImageServiceClient<Door>,
     pub findings: FindingServiceClient<Door>,
+    pub nodes: NodeServiceClient<Door>,
+    pub jobs: JobServiceClient<Door>,
+    pub tasks: TaskServiceClient<Door>,
     /// For what is sent as it is: the bytes of images.
     pub door: Door,
 }
@@ -130,6 +136,9 @@ pub(super) async fn open(server: &str, token: &str, ca_file: Option<&Path>) -> R
         boot: BootServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         images: ImageServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         findings: FindingServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        nodes: NodeServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        jobs: JobServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        tasks: TaskServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         door: door.clone(),
         explain: ExplainServiceClient::new(door).max_decoding_message_size(ANSWER_MAX_BYTES),
     })

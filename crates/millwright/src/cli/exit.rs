@@ -308,6 +308,15 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
         "WORKFLOW_NOT_FOUND" => "millwright workflow list",
         "FINDING_NOT_FOUND" => "millwright finding list --filter 'state=resolved' has those that are settled",
         "IMAGE_NOT_FOUND" => "millwright image list",
+        "NODE_NOT_FOUND" => "millwright node list --view all",
+        "JOB_NOT_FOUND" => "millwright job list",
+        "TASK_NOT_FOUND" => "millwright task list",
+        "NODE_EXISTS" => "millwright node show NAME tells which one it is; choose another name, or remove that one",
+        "NODE_HELD" => "millwright why NODE tells which job holds it, and what can be done about that",
+        "ACTIVE_TASK" => "millwright task list --filter 'status=dispatched' shows it; an agent takes one at a time",
+        "ACTION_NOT_ALLOWED" => "millwright why ID tells what is allowed now, and why not; --dry-run what would happen",
+        "MODE_UNAVAILABLE" => "millwright node decommission --help tells the modes that there are",
+        "AGENT_MISSING" => "millwright node show NODE tells how its agent stands; millwright node rebootstrap NODE",
         "WORKFLOW_EXISTS" => "a workflow never changes once created; choose another id",
         "WORKFLOW_MISSING" => "millwright boot assign NODE --workflow ID (millwright workflow list)",
         "IMAGE_IN_USE" => "workflows never change: an image that one names stays",
@@ -337,7 +346,9 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
             "wait a moment and repeat; millwright why ID tells who holds it, and until when at the latest"
         }
         "CIRCUIT_OPEN" | "ENDPOINT_BUSY" => "wait a moment and repeat: it is left alone meanwhile",
-        "ID_NOT_FOUND" => "millwright machine list, run list, plan list, engine list and token list tell the ids",
+        "ID_NOT_FOUND" => {
+            "millwright machine list, run list, node list, job list, plan list, engine list and token list tell the ids"
+        }
         "IDENTITY_TAKEN" => "no two machines share a MAC, serial or UUID; look at the one that is named",
         "PLAN_EXISTS" => "a plan never changes once created; choose another plan_id",
         "REQUEST_ID_REUSED" | "IDEMPOTENCY_KEY_REUSED" => {

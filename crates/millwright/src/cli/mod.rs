@@ -27,9 +27,17 @@ mod hardware;
 mod hardware_sheet;
 mod image;
 mod installer;
+mod job;
+mod job_look;
+mod job_watch;
 mod json;
 mod machine;
 mod machine_look;
+mod node;
+mod node_act;
+mod node_look;
+mod node_new;
+mod node_task;
 mod output;
 mod plan;
 mod plan_file;
@@ -42,6 +50,7 @@ mod run_watch;
 mod secret_input;
 mod sheet;
 mod target;
+mod task;
 mod text;
 mod tls;
 mod token;
@@ -80,6 +89,15 @@ pub enum Command {
     /// Runs: start, watch, cancel, read their logs, wait for their end
     #[command(subcommand, visible_alias = "runs")]
     Run(run::RunCommand),
+    /// Nodes: enrolments of machines into the GPU service; create, drain, quarantine, decommission, remove
+    #[command(subcommand, visible_alias = "nodes")]
+    Node(node::NodeCommand),
+    /// Jobs: staged operations on nodes; watch, retry, resume, cancel
+    #[command(subcommand, visible_alias = "jobs")]
+    Job(job::JobCommand),
+    /// Tasks: orders to nodes' agents, and what they print
+    #[command(subcommand, visible_alias = "tasks")]
+    Task(task::TaskCommand),
     /// Boot nodes: machines as they boot from the network; approve, install, verify, erase, retire
     #[command(subcommand)]
     Boot(boot::BootCommand),
@@ -190,6 +208,9 @@ async fn dispatch(command: Command, options: &ClientOptions) -> Result<(), CliEr
         Command::Machine(command) => machine::execute(command, options).await,
         Command::Plan(command) => plan::execute(command, options).await,
         Command::Run(command) => run::execute(command, options).await,
+        Command::Node(command) => node::execute(command, options).await,
+        Command::Job(command) => job::execute(command, options).await,
+        Command::Task(command) => task::execute(command, options).await,
         Command::Boot(command) => boot::execute(command, options).await,
         Command::Workflow(command) => workflow::execute(command, options).await,
         Command::Image(command) => image::execute(command, options).await,
@@ -266,6 +287,15 @@ mod tests {
             &["millwright", "credential", "set", "x", "--kind", "telnet"],
             &["millwright", "credential", "set", "x", "--kind", "bmc", "--password", "hunter2"],
             &["millwright", "cluster", "add", "x"],
+            &["millwright", "node", "drain"],
+            &["millwright", "node", "drain", "n", "--filter", "status=active"],
+            &["millwright", "node", "quarantine", "n"],
+            &["millwright", "node", "list", "--view", "sideways"],
+            &["millwright", "node", "decommission", "n"],
+            &["millwright", "node", "exec", "n"],
+            &["millwright", "job", "dance", "job_1"],
+            &["millwright", "job", "restart_clean", "job_1"],
+            &["millwright", "task", "output"],
             &["millwright", "boot", "approve"],
             &["millwright", "boot", "approve", "n", "--wait", "--dry-run"],
             &["millwright", "boot", "history", "n", "--limit", "201"],

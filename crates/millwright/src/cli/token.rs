@@ -185,7 +185,7 @@ async fn create(args: CreateArgs, options: &ClientOptions) -> Result<(), CliErro
         return DryRun::new("millwright.v1.TokenService/CreateToken", &request.name, &request)?.print(options.output);
     }
     // before anything is made: a secret that cannot be written is lost
-    let file = args.write.as_deref().map(SecretFile::create).transpose()?;
+    let file = args.write.as_deref().map(|path| SecretFile::create("--write", path)).transpose()?;
     let clients = connect(options).await?;
     let mut answer = call(clients.tokens.clone().create_token(request)).await?;
     if answer.secret.is_empty() {
@@ -242,19 +242,20 @@ fn print_created(answer: &CreateTokenResponse, format: Format) -> Result<(), Cli
 }
 
 /// A file for a secret: there before the secret is, and for its owner alone.
-struct SecretFile<'a> {
+pub(super) struct SecretFile<'a> {
     path: &'a Path,
     file: std::fs::File,
 }
 
 impl<'a> SecretFile<'a> {
-    fn create(path: &'a Path) -> Result<Self, CliError> {
+    /// `flag` is what named it.
+    pub(super) fn create(flag: &str, path: &'a Path) -> Result<Self, CliError> {
         let opened = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        let file = opened.map_err(|e| CliError::usage(format!("--write {}: {e}", path.display())))?;
+        let file = opened.map_err(|e| CliError::usage(format!("{flag} {}: {e}", path.display())))?;
         Ok(Self { path, file })
     }
 
-    fn keep(mut self, secret: &str) -> Result<&'a Path, CliError> {
+    pub(super) fn keep(mut self, secret: &str) -> Result<&'a Path, CliError> {
         let written = writeln!(self.file, "{secret}").and_then(|()| self.file.sync_all());
         let path = std::mem::replace(&mut self.path, Path::new(""));
         written.map_err(|e| CliError::failed(format!("writing {}: {e}", path.display())))?;
@@ -389,14 +390,14 @@ mod tests {
     fn a_secret_goes_into_a_file_of_its_own() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("ci.token");
-        SecretFile::create(&path).expect("made").keep("mwt_x").expect("kept");
+        SecretFile::create("--write", &path).expect("made").keep("mwt_x").expect("kept");
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "mwt_x\n");
         assert_eq!(std::fs::metadata(&path).expect("there").permissions().mode() & 0o777, 0o600);
-        let there = SecretFile::create(&path).map(|_| ()).expect_err("it exists");
+        let there = SecretFile::create("--write", &path).map(|_| ()).expect_err("it exists");
         assert!(there.to_string().contains("ci.token"));
         // no secret came: no empty file is left
         let other = folder.path().join("none.token");
-        drop(SecretFile::create(&other).expect("made"));
+        drop(SecretFile::create("--write", &other).expect("made"));
         assert!(!other.exists());
     }
 

@@ -15,9 +15,11 @@ use proto::millwright::v1::ExplainRequest;
 #[command(after_help = "Examples:
   millwright why m-1                   a machine: who holds it, what is wrong with it, where it may go
   millwright why run_0198c5…           a run: what it waits for, next try, attempts and time left
+  millwright why gpu-7                 a node, by its id or name; also a job or a task by its id
   millwright why m-1 -o json | jq -r '.actions[] | select(.allowed) | .command'
 
-Takes the id of a machine, a run, an execution, a plan, a token, a boot node (or its MAC address) or a finding.")]
+Takes the id of a machine, a run, an execution, a plan, a token, a boot node (or its MAC address), a node
+(or its name), a job, a task or a finding.")]
 pub struct WhyArgs {
     /// The id of anything
     #[arg(value_name = "ID")]

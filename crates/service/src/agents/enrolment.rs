@@ -94,9 +94,11 @@ fn not_this_node(why: &str) -> Error {
 
 /// Whether this node takes that key.
 fn may_enrol(node: &Node, there: Option<&AgentIdentity>, key_sha256: &str) -> Result<(), Error> {
+    // somebody wants another key for it, also in the place of one that was taken back
+    let asked = node.agent_mode == AgentMode::Rebootstrap;
     let gone = match node.status {
         NodeStatus::Deleted | NodeStatus::Removing => true,
-        NodeStatus::Retired => there.is_none_or(|there| there.state == IdentityState::Revoked),
+        NodeStatus::Retired => !asked && there.is_none_or(|there| there.state == IdentityState::Revoked),
         NodeStatus::BootstrapIssued
         | NodeStatus::Enrolling
         | NodeStatus::Active
@@ -109,6 +111,7 @@ fn may_enrol(node: &Node, there: Option<&AgentIdentity>, key_sha256: &str) -> Re
     }
     let Some(there) = there else { return Ok(()) };
     match there.state {
+        IdentityState::Revoked if asked && there.key_sha256 != key_sha256 => Ok(()),
         IdentityState::Revoked => Err(not_this_node("the identity of this node was taken back")),
         IdentityState::Good if there.key_sha256 == key_sha256 => Ok(()),
         IdentityState::Suspended if there.key_sha256 == key_sha256 => {
@@ -117,7 +120,7 @@ fn may_enrol(node: &Node, there: Option<&AgentIdentity>, key_sha256: &str) -> Re
         // another key: somebody has asked for it, or the first one never got far
         IdentityState::Good | IdentityState::Suspended => {
             let awaited = matches!(node.status, NodeStatus::BootstrapIssued | NodeStatus::Enrolling);
-            if node.agent_mode == AgentMode::Rebootstrap || awaited {
+            if asked || awaited {
                 Ok(())
             } else {
                 Err(not_this_node("the node has an agent with another key, and nobody asked for a new one"))

@@ -8,10 +8,11 @@ use domain::finding::{Finding, FindingState};
 use domain::install_order::{InstallOrder, OrderTask};
 use domain::lifecycle::{Owner, allowed_next};
 use domain::machine::Machine;
+use domain::node::Node;
 use domain::{BootNodeId, FindingId, MacAddress, Timestamp};
 use std::time::Duration;
 use store::switch::{self, Freeze};
-use store::{Tx, TxResult, boot_node, finding, machine};
+use store::{Tx, TxResult, boot_node, finding};
 
 const SET: &str = "millwright.v1.BootService/SetBootNodeState";
 
@@ -21,6 +22,8 @@ pub struct BootNodeFacts {
     pub node: BootNode,
     /// The machine that it is, if it is one.
     pub machine: Option<Machine>,
+    /// What that machine is enrolled as.
+    pub enrolled: Option<Node>,
     /// What is not resolved about it.
     pub findings: Vec<Finding>,
     pub frozen: Option<Freeze>,
@@ -45,13 +48,10 @@ pub(super) fn explain(tx: &mut Tx<'_>, call: &Call, service: &Service, id: &str)
     };
     let Some(node) = found else { return Ok(None) };
     let findings = finding::unresolved(tx, node.id.as_str())?;
-    let machine = match &node.machine_id {
-        Some(id) => machine::get(tx, id)?,
-        None => None,
-    };
+    let (machine, enrolled) = boot_nodes::linked(tx, &node)?;
     let (frozen, thawed) = (switch::frozen(tx)?, switch::thawed(tx)?);
     let (silent_after, now) = (service.silent_after(), tx.now());
-    Ok(Some(BootNodeFacts { node, machine, findings, frozen, thawed, silent_after, now }.explain(call)))
+    Ok(Some(BootNodeFacts { node, machine, enrolled, findings, frozen, thawed, silent_after, now }.explain(call)))
 }
 
 impl BootNodeFacts {
@@ -140,7 +140,7 @@ impl BootNodeFacts {
     }
 
     fn actions(&self, call: &Call) -> Vec<Action> {
-        let (node, machine) = (&self.node, self.machine.as_ref());
+        let (node, machine, enrolled) = (&self.node, self.machine.as_ref(), self.enrolled.as_ref());
         let id = &node.id;
         let mut actions: Vec<Action> = allowed_next(Some(node.state), Owner::Operator)
             .into_iter()
@@ -149,7 +149,7 @@ impl BootNodeFacts {
                 let rule = if to == BootState::Retired { "millwright.v1.BootService/RetireBootNode" } else { SET };
                 // the command names a workflow where none is assigned
                 let named = BootNode { workflow_id: workflow_or_placeholder(node).to_owned(), ..node.clone() };
-                Action::new(call, rule, what, command, boot_nodes::may_move(&named, machine, to))
+                Action::new(call, rule, what, command, boot_nodes::may_move(&named, machine, enrolled, to))
             })
             .collect();
         let again = match (node.state, node.open_order()) {
@@ -159,7 +159,7 @@ impl BootNodeFacts {
         };
         if let Some((what, verb, to)) = again {
             let command = format!("millwright boot {verb} {id}");
-            actions.push(Action::new(call, SET, what, command, boot_nodes::may_move(node, machine, to)));
+            actions.push(Action::new(call, SET, what, command, boot_nodes::may_move(node, machine, enrolled, to)));
         }
         if let Some((run, _)) = node.open_order().and_then(|order| order.run.as_ref()) {
             let (rule, command) = ("baremetal.v1.RunService/CancelRun", format!("millwright run cancel {run}"));

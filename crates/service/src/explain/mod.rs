@@ -4,14 +4,20 @@
 
 mod action;
 mod boot_node;
+mod job;
 mod machine;
+mod node;
 mod others;
 mod run;
+mod task;
 
 pub use action::Action;
 pub use boot_node::{BootNodeFacts, of_finding};
+pub use job::JobWhy;
 pub use machine::MachineFacts;
+pub use node::NodeWhy;
 pub use run::RunFacts;
+pub use task::TaskWhy;
 
 use crate::machines::required;
 use crate::{Call, Service};
@@ -53,7 +59,9 @@ pub(crate) fn seconds_until(deadline: Timestamp, now: Timestamp) -> i64 {
 }
 
 fn unknown(id: &str) -> Error {
-    let message = format!("nothing has the id {id:?}: no machine, run, execution, boot node, finding, plan or token");
+    let message = format!(
+        "nothing has the id {id:?}: no machine, run, execution, boot node, node, job, task, finding, plan or token"
+    );
     Error::new(Reason::IdNotFound, message).with("id", id)
 }
 
@@ -66,6 +74,15 @@ fn explain(tx: &mut Tx<'_>, call: &Call, service: &Service, id: &str) -> TxResul
         return Ok(facts.explain(call));
     }
     if let Some(explanation) = boot_node::explain(tx, call, service, id)? {
+        return Ok(explanation);
+    }
+    if let Some(explanation) = node::explain(tx, call, service, id)? {
+        return Ok(explanation);
+    }
+    if let Some(explanation) = job::explain(tx, call, id)? {
+        return Ok(explanation);
+    }
+    if let Some(explanation) = task::explain(tx, call, id)? {
         return Ok(explanation);
     }
     match others::explain(tx, call, id)? {

@@ -1,6 +1,6 @@
-//! Why for what has little to wait for: executions (as their runs), plans and tokens.
+//! Why for what has little to wait for: executions (as their runs or jobs), plans and tokens.
 
-use super::{Action, Explanation, run};
+use super::{Action, Explanation, job, run};
 use crate::{Call, plans, tokens};
 use domain::token::{Role, Token, TokenState};
 use domain::{ExecutionId, Reason, RunId, TokenId};
@@ -8,14 +8,14 @@ use store::{Failure, Tx, TxResult, execution, token};
 
 pub(super) fn explain(tx: &mut Tx<'_>, call: &Call, id: &str) -> TxResult<Option<Explanation>> {
     if let Some(e) = execution::get(tx, &ExecutionId::from_text(id))? {
-        // what holds an execution holds its run
+        // what holds an execution holds its run, or its job
         let of_run = run::gather(tx, call, &RunId::from_text(e.subject.clone()))?;
-        return Ok(of_run.map(|facts| Explanation {
-            id: id.to_owned(),
-            kind: "execution",
-            state: e.status.as_str().to_owned(),
-            ..facts.explain(call)
-        }));
+        let of_it = match of_run {
+            Some(facts) => Some(facts.explain(call)),
+            None => job::explain(tx, call, &e.subject)?,
+        };
+        let (id, state) = (id.to_owned(), e.status.as_str().to_owned());
+        return Ok(of_it.map(|of_it| Explanation { id, kind: "execution", state, ..of_it }));
     }
     // who may not list tokens does not learn of one here
     if call.by.role >= Role::Admin

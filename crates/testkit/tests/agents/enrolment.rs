@@ -151,6 +151,22 @@ on_both!(nodes_that_are_gone_never_get_an_agent, |site| async move {
     }
 });
 
+on_both!(what_was_taken_back_comes_back_with_another_key_and_only_when_somebody_asks, |site| async move {
+    let (node, old, mut stream) = connected(&site, "gpu-1").await;
+    let id = node.clone();
+    site.write(node.as_str(), move |tx| agent::set_state(tx, &id, IdentityState::Revoked, "its disk was stolen")).await;
+    assert_eq!(reason_of_end(&mut stream).await, "REVOKED");
+    let token = site.token(&node).await;
+    refused(&site, &token, "taken back").await;
+    site.wish(&node, AgentMode::Rebootstrap).await;
+    // never the key that was taken back
+    let Err(status) = Agent::enrol_with(&site.dialer, &token, same(&old.key)).await else { panic!("it was let in") };
+    assert_eq!(status.code(), Code::Unauthenticated);
+    let mut new = Agent::enrol(&site.dialer, &token).await.expect("another one is wanted");
+    let _stays = new.connect(&site.dialer).await.expect("connects");
+    assert_eq!(site.identity(&node).await.state, IdentityState::Good);
+});
+
 on_both!(requests_that_do_not_prove_their_key_are_refused, |site| async move {
     let (_, token) = site.node("gpu-1").await;
     let (mine, theirs) = (KeyPair::generate().expect("a key"), KeyPair::generate().expect("a key"));

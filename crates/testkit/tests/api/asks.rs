@@ -103,6 +103,9 @@ impl<'a> Asks<'a> {
             "millwright.v1.BootService" => self.of_boot(method).await,
             "millwright.v1.ImageService" => self.of_images(method).await,
             "millwright.v1.FindingService" => self.of_findings(method).await,
+            "millwright.v1.NodeService" => self.of_nodes(method).await,
+            "millwright.v1.JobService" => self.of_jobs(method).await,
+            "millwright.v1.TaskService" => self.of_tasks(method).await,
             _ => self.of_others(service, method, customer).await,
         };
         made.unwrap_or_else(|| panic!("no request for {call}: add one, then look at its row in golden/access.txt"))

@@ -22,6 +22,9 @@ fn documented(reason: Reason) -> Code {
         | Reason::ExecutionNotFound
         | Reason::TokenNotFound
         | Reason::CredentialNotFound
+        | Reason::NodeNotFound
+        | Reason::JobNotFound
+        | Reason::TaskNotFound
         | Reason::BootNodeNotFound
         | Reason::WorkflowNotFound
         | Reason::FindingNotFound
@@ -44,6 +47,11 @@ fn documented(reason: Reason) -> Code {
         | Reason::CredentialInUse
         | Reason::CredentialMissing
         | Reason::WorkflowMissing
+        | Reason::NodeHeld
+        | Reason::ActiveTask
+        | Reason::ActionNotAllowed
+        | Reason::ModeUnavailable
+        | Reason::AgentMissing
         | Reason::ForceNeeded
         | Reason::MachineInUse
         | Reason::ImageInUse
@@ -63,6 +71,7 @@ fn documented(reason: Reason) -> Code {
         Reason::RequestIdReused
         | Reason::IdempotencyKeyReused
         | Reason::PlanExists
+        | Reason::NodeExists
         | Reason::WorkflowExists
         | Reason::IdentityTaken => Code::AlreadyExists,
         // "no or bad token"
@@ -123,7 +132,9 @@ fn the_reasons_are_spelt_as_they_were() {
         PROVIDER_REFUSED ENDPOINT_BUSY UNREACHABLE CONNECTION_REFUSED CIRCUIT_OPEN BAD_ANSWER PROVIDER_SILENT \
         MACHINE_RETIRED MACHINE_HELD BOOT_NODE_NOT_FOUND WORKFLOW_NOT_FOUND FINDING_NOT_FOUND IMAGE_NOT_FOUND \
         WORKFLOW_EXISTS REPORT_TOKEN_INVALID WORKFLOW_MISSING FORCE_NEEDED MACHINE_IN_USE IMAGE_IN_USE \
-        BOOTSTRAP_TOKEN_INVALID AGENT_CERTIFICATE_REFUSED REVOKED";
+        BOOTSTRAP_TOKEN_INVALID AGENT_CERTIFICATE_REFUSED REVOKED \
+        NODE_NOT_FOUND JOB_NOT_FOUND TASK_NOT_FOUND NODE_EXISTS NODE_HELD ACTIVE_TASK ACTION_NOT_ALLOWED \
+        MODE_UNAVAILABLE AGENT_MISSING";
     let now: Vec<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
     for word in known.split_whitespace() {
         assert!(now.contains(&word), "{word} is gone or renamed");

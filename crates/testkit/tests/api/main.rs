@@ -5,6 +5,7 @@
 mod access;
 mod asks;
 mod asks_boot;
+mod asks_nodes;
 mod audit;
 mod auth;
 mod callers;

@@ -5,6 +5,7 @@
 mod client;
 mod cuts;
 mod doors;
+mod doors_nodes;
 mod doors_refusals;
 mod events;
 #[allow(dead_code, unused_macros, unused_imports)] // shared with the gRPC suite, which needs all of it
@@ -14,6 +15,10 @@ mod hostile;
 mod json;
 mod json_model;
 mod logs;
+mod node_bulk;
+mod node_jobs;
+mod node_tasks;
+mod nodes;
 mod openapi;
 mod patch;
 #[allow(dead_code)]

@@ -10,7 +10,7 @@ use domain::job_stage::JobStage;
 use domain::lifecycle::Guard;
 use domain::node::{self as nodes, Node, NodeStatus};
 use domain::stage::FailureClass;
-use domain::task::{REQUEUED, TaskStatus};
+use domain::task::{REQUEUED, Task, TaskStatus, WITHDRAWN};
 use domain::{Error, JobId, Reason};
 use engine::Engine;
 use serde_json::json;
@@ -71,7 +71,9 @@ fn carry_out(
         Effect::Stop { afterwards } => stop(tx, engine, node, there, *afterwards, act, fresh),
         Effect::TakeBack { afterwards } => {
             if there.to_take_back().is_empty() && *afterwards == Afterwards::Restart {
-                return go_from(tx, node, there, 0, fresh, &operator(jobs::RESUMED));
+                // nothing in hand: its tasks are new ones, too
+                let anew = Job { stage: None, ..there };
+                return go_from(tx, node, anew, 0, fresh, &operator(jobs::RESUMED));
             }
             take_back(tx, node, there, *afterwards, fresh, &operator(jobs::COMPENSATE))
         }
@@ -106,13 +108,33 @@ fn reconcile(tx: &mut Tx<'_>, node: Node, there: Job, act: &Act) -> TxResult<(No
         Some(e) => execution::wake(tx, &e.id)?,
         None => return Err(gone("execution", &there.execution_id).into()),
     }
-    // one that expired is queued again; one that is queued, or whose lease is live, is left alone
-    if let Some(last) = tx.point(&task::last_of_job(&there.id))?.filter(|t| t.status == TaskStatus::Expired)
-        && last.job.as_ref().is_some_and(|(_, stage)| there.stage.is_some_and(|s| s.as_str() == stage))
-    {
-        requeue(tx, &last, &Cause::operator(&act.by, REQUEUED, &act.reason))?;
-    }
+    hand_out_again(tx, &node, &there, act)?;
     Ok((node, there))
+}
+
+/// One that expired, or whose lease is stale, is queued again; one that is queued, or whose lease is live, is left alone.
+fn hand_out_again(tx: &mut Tx<'_>, node: &Node, there: &Job, act: &Act) -> TxResult<()> {
+    let Some(last) = tx.point(&task::last_of_job(&there.id))? else { return Ok(()) };
+    let wanted = last.job.as_ref().is_some_and(|(_, stage)| there.stage.is_some_and(|s| s.as_str() == stage));
+    if !wanted || there.afterwards.is_some() {
+        return Ok(());
+    }
+    let operator = |trigger| Cause::operator(&act.by, trigger, &act.reason);
+    let now = tx.now();
+    let expired = match last.status {
+        TaskStatus::Expired => last,
+        TaskStatus::Dispatched if last.lease_until.is_none_or(|until| until <= now) => {
+            let expired_because = "its lease ran out".to_owned();
+            let after = Task { status: TaskStatus::Expired, lease_until: None, expired_because, ..last.clone() };
+            task::move_to(tx, &last, &after, &operator(WITHDRAWN))?
+        }
+        TaskStatus::Queued | TaskStatus::Dispatched | TaskStatus::Done | TaskStatus::Failed => return Ok(()),
+    };
+    // one at a time: what somebody has ordered meanwhile is waited for, and the stage hands out its own then
+    if tx.point(&task::live_of_node(&node.id))?.is_some() {
+        return Ok(());
+    }
+    requeue(tx, &expired, &operator(REQUEUED))
 }
 
 fn again(tx: &mut Tx<'_>, id: &JobId) -> TxResult<(Node, Job)> {
@@ -143,9 +165,6 @@ fn stop(
         return Ok((node, there));
     }
     end_execution(tx, engine, &there, act)?;
-    if let Some(stage) = there.stage {
-        withdraw(tx, &there.id, stage)?;
-    }
     canceled(tx, node, there, fresh, &act.by, &act.reason)
 }
 
@@ -171,7 +190,7 @@ fn adopt(
 ) -> TxResult<(Node, Job)> {
     if there.status == JobStatus::Running {
         end_execution(tx, engine, &there, act)?;
-        withdraw(tx, &there.id, stage)?;
+        withdraw(tx, &there.id)?;
     }
     let (node, there) = stage_done(tx, node, there, stage, &act.reason, &act.by)?;
     match next {

@@ -110,6 +110,11 @@ pub(super) fn rest(tx: &mut Tx<'_>, before: &Node, stopped: Stopped<'_>, why: &s
             needs_intervention(tx, &node, Some(why))?;
             Ok(node)
         }
+        // for another reason so far, which probes or a person may find settled; that it is not clean outlasts that
+        NodeStatus::Quarantined if dirty => {
+            needs_intervention(tx, &node, Some(why))?;
+            node::save(tx, &Node { status_reason: why.to_owned(), ..node })
+        }
         NodeStatus::Active
         | NodeStatus::Offline
         | NodeStatus::BootstrapIssued

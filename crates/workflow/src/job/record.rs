@@ -3,10 +3,11 @@
 use super::begin::execute;
 use super::follow::{self, Stopped, let_go, rest};
 use super::stage::{Body, JobWork, is_current};
+use super::task_stage::withdraw;
 use super::{EXECUTOR, Fresh, observed};
 use domain::agent::HeartbeatPolicy;
 use domain::job::{self as jobs, Afterwards, Job, JobFailure, JobStatus, Purpose, StageDone};
-use domain::job_stage::JobStage;
+use domain::job_stage::{JobKind, JobStage};
 use domain::limits::short;
 use domain::node::{Node, NodeStatus};
 use domain::stage::{Ending, FailureClass};
@@ -158,14 +159,16 @@ fn end(
         }
         (Purpose::Forward, Ending::Done) => {
             let node = match there.kind {
-                domain::job_stage::JobKind::Onboarding => follow::onboarded(tx, &node, policy)?,
-                domain::job_stage::JobKind::Drain
-                | domain::job_stage::JobKind::Removal
-                | domain::job_stage::JobKind::Decommission(_) => node,
+                JobKind::Onboarding => follow::onboarded(tx, &node, policy)?,
+                JobKind::Drain | JobKind::Removal | JobKind::Decommission(_) => node,
             };
             let node = let_go(tx, &node, &there)?;
-            let cause = Cause::executor(EXECUTOR, jobs::FINISHED, "");
-            let after = Job { status: JobStatus::Completed, failure: None, afterwards: None, ..there.clone() };
+            // what somebody vouched for was not carried out: the job says so by how it ends
+            let vouched = there.done.iter().any(|done| !done.adopted_by.is_empty());
+            let (status, trigger) =
+                if vouched { (JobStatus::Reconciled, jobs::ADOPTED) } else { (JobStatus::Completed, jobs::FINISHED) };
+            let cause = Cause::executor(EXECUTOR, trigger, "");
+            let after = Job { status, failure: None, afterwards: None, ..there.clone() };
             Ok((node, job::move_to(tx, &there, &after, &cause)?))
         }
         (Purpose::Forward, Ending::Failed) => {
@@ -190,9 +193,7 @@ fn end(
                 code: "COMPENSATION_FAILED".to_owned(),
                 message: short(&format!("what was done could not be taken back: {why}")),
             };
-            let cause = Cause::executor(EXECUTOR, jobs::FAILED, &failure.message);
-            let after = Job { status: JobStatus::FailedManualIntervention, failure: Some(failure), ..there.clone() };
-            Ok((node, job::move_to(tx, &there, &after, &cause)?))
+            fail(tx, node, there, failure, jobs::FAILED, EXECUTOR)
         }
     }
 }
@@ -210,6 +211,7 @@ pub(super) fn fail(
     trigger: &'static str,
     by: &str,
 ) -> TxResult<(Node, Job)> {
+    withdraw(tx, &there.id)?;
     // one that never began still passes through running
     let there = if there.status == JobStatus::Pending {
         let cause = Cause::executor(EXECUTOR, jobs::STARTED, "");
@@ -222,6 +224,10 @@ pub(super) fn fail(
     let (status, cause) = match trigger {
         jobs::FROZEN => (JobStatus::FailedManualIntervention, Cause::operator(by, trigger, &failure.message)),
         jobs::ENDED_OUTSIDE => (JobStatus::FailedManualIntervention, Cause::executor(by, trigger, &failure.message)),
+        // half taken back, nothing goes on by itself
+        _ if there.status == JobStatus::Compensating => {
+            (JobStatus::FailedManualIntervention, Cause::executor(by, trigger, &failure.message))
+        }
         _ => (JobStatus::after_failure(failure.class), Cause::executor(by, trigger, &failure.message)),
     };
     let after = Job { status, failure: Some(failure), ..there.clone() };
@@ -237,6 +243,7 @@ pub(super) fn canceled(
     by: &str,
     why: &str,
 ) -> TxResult<(Node, Job)> {
+    withdraw(tx, &there.id)?;
     let afterwards = there.afterwards.unwrap_or(Afterwards::Cancelled);
     if !there.to_take_back().is_empty() {
         return take_back(tx, node, there, afterwards, fresh, &Cause::executor(by, jobs::COMPENSATE, why));
@@ -259,13 +266,19 @@ fn compensated(tx: &mut Tx<'_>, node: Node, there: Job, fresh: &Fresh) -> TxResu
         Afterwards::Cancelled => cancelled(tx, node, there, &Cause::executor(EXECUTOR, jobs::CANCELLED, "taken back")),
         Afterwards::Restart => {
             let cause = Cause::executor(EXECUTOR, jobs::RESTARTED, "taken back; begins anew");
-            go_from(tx, node, there, 0, fresh, &cause)
+            // nothing in hand: its tasks are new ones, too
+            go_from(tx, node, Job { stage: None, ..there }, 0, fresh, &cause)
         }
     }
 }
 
 /// It ends as cancelled, and its node rests.
 pub(super) fn cancelled(tx: &mut Tx<'_>, node: Node, there: Job, cause: &Cause) -> TxResult<(Node, Job)> {
+    withdraw(tx, &there.id)?;
+    if there.kind == JobKind::Onboarding {
+        // also of one that was called off before its first stage
+        agent::withdraw(tx, &node.id)?;
+    }
     let why = format!("{} was cancelled by {}", there.kind, cause.actor);
     let node = rest(tx, &node, Stopped::Cancelled, &why)?;
     let node = let_go(tx, &node, &there)?;

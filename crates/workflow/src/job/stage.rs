@@ -233,7 +233,8 @@ impl JobWork {
         let caller = Caller::engine();
         let linked = self.store.write(&caller, self.node_id.as_str(), move |tx| {
             let (node, job) = follow::lock(tx, &id)?;
-            if job.execution_id != execution || node.machine_id.is_some() {
+            // whoever has stopped the job meanwhile finds the node as it was
+            if !is_current(&job, &execution) || node.machine_id.is_some() {
                 return Ok(Ok(()));
             }
             let Some(agent) = tx.point(&agent::by_node(&node.id))? else { return Ok(Ok(())) };

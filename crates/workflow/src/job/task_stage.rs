@@ -71,6 +71,10 @@ impl TaskStage<'_> {
                 follow.number += 1;
             }
         }
+        if follow.number > TASKS_MAX {
+            let message = format!("{TASKS_MAX} tasks of this stage have failed; restart_clean begins anew");
+            return Err(Failure::new("TASKS_SPENT", FailureClass::NeedsOperator, message));
+        }
         let task = there.filter(|(number, _)| *number == follow.number).map(|(_, task)| task);
         // one at a time: whatever else is on the node is waited for
         let other = live.filter(|live| task.as_ref().is_none_or(|ours| ours.id != live.id && !ours.status.is_live()));
@@ -159,17 +163,15 @@ impl TaskStage<'_> {
 
     /// The job wants it no more. An agent that is at it is told so.
     pub async fn withdraw(&self) -> Result<Aborted, Failure> {
-        let stage = self.stage;
-        let written = self.work.write(move |tx, _, job| withdraw(tx, &job.id, stage));
+        let written = self.work.write(move |tx, _, job| withdraw(tx, &job.id));
         written.await.map(|_| Aborted::Stopped).map_err(|e| failed(&e))
     }
 }
 
-/// Takes back the live task of a job's stage, if there is one.
-pub(super) fn withdraw(tx: &mut Tx<'_>, job: &JobId, stage: JobStage) -> TxResult<()> {
+/// Takes back the live task of a job, if there is one: a job that does not go on has nothing done on its node.
+pub(super) fn withdraw(tx: &mut Tx<'_>, job: &JobId) -> TxResult<()> {
     let Some(there) = tx.point(&task::last_of_job(job))? else { return Ok(()) };
-    let ours = there.job.as_ref().is_some_and(|(_, of)| of == stage.as_str());
-    if ours && there.status.is_live() {
+    if there.status.is_live() {
         let cause = Cause::executor(EXECUTOR, WITHDRAWN, "its job wants it no more");
         let after = Task {
             status: TaskStatus::Expired,

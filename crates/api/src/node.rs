@@ -86,6 +86,8 @@ fn node(view: NodeView) -> pb::Node {
         created_by: n.created_by.clone(),
         version: n.version,
         bundle_expires_at: view.bundle_expires_at.map(timestamp),
+        unclean: n.unclean.clone(),
+        quarantined_by: n.quarantined_by.clone(),
         lifecycle: view.lifecycle.map(lifecycle),
     }
 }

@@ -262,7 +262,13 @@ async fn quiet(
     report.add(figure(format!("CPU, {n} agents beating every 15 s"), "cores", shares, 0.5, Goal::AtMost(1.0)));
     report.add(figure(format!("memory with {n} agents"), "MiB", vec![memory], 500.0, Goal::AtMost(1.0)));
     let worst = percentile(&mut took, 0.99);
-    report.add(figure(format!("heartbeat to its answer, p99 of {}", took.len()), "ms", vec![worst], 100.0, Goal::AtMost(1.0)));
+    report.add(figure(
+        format!("heartbeat to its answer, p99 of {}", took.len()),
+        "ms",
+        vec![worst],
+        100.0,
+        Goal::AtMost(1.0),
+    ));
     Ok(())
 }
 
@@ -297,7 +303,13 @@ async fn dispatch(
     }
     let half = middle(&took);
     let worst = percentile(&mut took, 0.99);
-    report.add(figure(format!("task from its order to its agent, p50 of {}", took.len()), "ms", vec![half], 20.0, Goal::AtMost(1.0)));
+    report.add(figure(
+        format!("task from its order to its agent, p50 of {}", took.len()),
+        "ms",
+        vec![half],
+        20.0,
+        Goal::AtMost(1.0),
+    ));
     report.note(format!("the same, p99: {} ms", plain(worst)));
     Ok(())
 }
@@ -331,7 +343,13 @@ async fn come_back(
     }
     let took = begun.elapsed().as_secs_f64();
     let tries = last as f64 / options.agents as f64;
-    report.add(figure(format!("{} agents back after a kill", options.agents), "s", vec![took], 60.0, Goal::AtMost(1.0)));
+    report.add(figure(
+        format!("{} agents back after a kill", options.agents),
+        "s",
+        vec![took],
+        60.0,
+        Goal::AtMost(1.0),
+    ));
     report.note(format!("they tried {} times each, at most {busiest} in one second", plain(tries)));
     server.stop()
 }
@@ -340,7 +358,9 @@ async fn come_back(
 fn agent_program() -> Outcome<PathBuf> {
     let path = std::env::current_exe()?.with_file_name("millwright-agent");
     if !path.is_file() {
-        return Err(format!("{} is missing; build it: cargo build --release -p millwright-agent", path.display()).into());
+        return Err(
+            format!("{} is missing; build it: cargo build --release -p millwright-agent", path.display()).into()
+        );
     }
     Ok(path)
 }

@@ -108,10 +108,7 @@ impl JobKind {
             JobKind::Onboarding => &[NodeStatus::BootstrapIssued],
             JobKind::Drain => &[NodeStatus::Active, NodeStatus::Offline, NodeStatus::Quarantined],
             JobKind::Removal => &[NodeStatus::Retired],
-            JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup) => {
-                &[NodeStatus::Active, NodeStatus::Offline, NodeStatus::Quarantined]
-            }
-            JobKind::Decommission(Mode::FullDecommission) => {
+            JobKind::Decommission(_) => {
                 &[NodeStatus::Active, NodeStatus::Offline, NodeStatus::Quarantined, NodeStatus::Retired]
             }
         }
@@ -261,6 +258,22 @@ impl JobStage {
             | JobStage::ForceReleaseAllocations
             | JobStage::ScrubGpu
             | JobStage::ValidateCleanNode => false,
+        }
+    }
+
+    /// Whether something of a tenant's is being removed or looked for: until it is proven gone the node counts as unclean.
+    pub const fn cleans(self) -> bool {
+        match self {
+            JobStage::CleanupStorage | JobStage::ScrubGpu | JobStage::ValidateCleanNode => true,
+            JobStage::WaitForAgentEnrollment
+            | JobStage::LinkMachine
+            | JobStage::CheckHealth
+            | JobStage::DisableNode
+            | JobStage::ForceReleaseAllocations
+            | JobStage::DrainNode
+            | JobStage::RetireGpuaasNode
+            | JobStage::RemoveGpuaasNodeRecord
+            | JobStage::CleanupSecrets => false,
         }
     }
 

@@ -137,6 +137,9 @@ impl NodeStatus {
     }
 }
 
+/// In whose name probes quarantine.
+pub const PROBES: &str = "probes";
+
 /// Which part of the inventory is looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum View {
@@ -198,6 +201,10 @@ pub struct Node {
     /// Why it is in this status, in a sentence; of a quarantine always.
     pub status_reason: String,
     pub status_changed_at: Timestamp,
+    /// Who has quarantined it, and so who may end that: [`PROBES`], or a person or job. Empty: it is not quarantined.
+    pub quarantined_by: String,
+    /// Why it may hold something of a tenant's: a cleanup began, and no check has proven it clean since. Empty: it does not.
+    pub unclean: String,
     /// Kept from new work by whom and why; empty: it is not. Says nothing about its status.
     pub cordoned_by: String,
     pub cordon_reason: String,

@@ -265,12 +265,24 @@ impl NodeFacts<'_> {
                 None => Ok(NodeEffect::Quarantine),
                 Some(job) => self.on_job(JobAction::Quarantine, job),
             },
+            // what probes have blocked is a person's from now on
+            NodeStatus::Quarantined if self.node.quarantined_by == crate::node::PROBES => Ok(NodeEffect::Quarantine),
             NodeStatus::Quarantined => Ok(NodeEffect::Nothing("it is quarantined already")),
             status @ (NodeStatus::BootstrapIssued
             | NodeStatus::Draining
             | NodeStatus::Retired
             | NodeStatus::Removing
             | NodeStatus::Deleted) => Err(format!("it is {status}, and nothing is placed on it as it is")),
+        }
+    }
+
+    /// Nobody's word brings a node back that may hold something of a tenant's.
+    fn is_clean(&self) -> Result<(), String> {
+        match self.node.unclean.as_str() {
+            "" => Ok(()),
+            why => Err(format!(
+                "it is not proven clean ({why}); clean and check it: 'millwright node decommission NODE --mode soft_reset'"
+            )),
         }
     }
 
@@ -288,6 +300,10 @@ impl NodeFacts<'_> {
         }
         if let Some(job) = self.job {
             return Err(self.held(job));
+        }
+        self.is_clean()?;
+        if self.node.machine_id.is_none() {
+            return Err("it was never linked to a machine, since its onboarding did not end; drain and remove it, and enrol the machine again".to_owned());
         }
         let Some(agent) = self.agent else {
             return Err("no agent of it has enrolled; give it a bundle: 'millwright node rebootstrap NODE'".to_owned());
@@ -331,6 +347,7 @@ impl NodeFacts<'_> {
         if let Some(job) = self.job {
             return Err(self.held(job));
         }
+        self.is_clean()?;
         match self.agent.map(|a| a.state) {
             Some(IdentityState::Good | IdentityState::Suspended) => Ok(NodeEffect::Reactivate),
             Some(IdentityState::Revoked) | None => {

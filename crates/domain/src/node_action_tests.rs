@@ -21,6 +21,8 @@ fn node(status: NodeStatus) -> Node {
         active_job: None,
         agent_mode: AgentMode::Keep,
         agent_mode_by: String::new(),
+        quarantined_by: String::new(),
+        unclean: String::new(),
         task_fence: 0,
         created_at: NOW,
         created_by: "ann".into(),

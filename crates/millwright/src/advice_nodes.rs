@@ -33,6 +33,8 @@ fn node(status: NodeStatus, job: Option<&Job>) -> Node {
         active_job: job.map(|job| job.id.clone()),
         agent_mode: AgentMode::Keep,
         agent_mode_by: String::new(),
+        quarantined_by: String::new(),
+        unclean: String::new(),
         task_fence: 7,
         created_at: ago(1000),
         created_by: "ann".into(),

@@ -5,18 +5,16 @@ use crate::node_sweep::settle_all;
 use crate::options::PAGE;
 use crate::reconciler::Core;
 use domain::lifecycle::{Guard, NodeGuard};
-use domain::node::{HEARTBEAT_BACK, HEARTBEAT_LOST, Node, NodeStatus, PROVEN_HEALTHY, QUARANTINE};
+use domain::node::{HEARTBEAT_BACK, HEARTBEAT_LOST, Node, NodeStatus, PROBES, PROVEN_HEALTHY, QUARANTINE};
 use domain::{Error, NodeId, Reason};
 use serde_json::json;
 use std::sync::Arc;
 use store::{Cause, Tx, TxResult, agent, node};
 use workflow::NodePolicy;
-use workflow::job::{agent_is_steady, failing_probes, needs_intervention};
+use workflow::job::{agent_is_steady, blocked_or_not, failing_probes, tell_machine, untold_probes};
 
 /// In whose name.
 const BY: &str = "heartbeat";
-/// What a quarantine by probes begins with: only those are ended by probes.
-const PROBES: &str = "probes: ";
 
 fn texts(ids: Vec<NodeId>) -> Vec<String> {
     ids.into_iter().map(NodeId::into_text).collect()
@@ -73,20 +71,23 @@ fn judge(tx: &mut Tx<'_>, id: &NodeId, policy: &NodePolicy) -> TxResult<()> {
     let failing = failing_probes(&agent, named);
     match there.status {
         NodeStatus::Active if !failing.is_empty() => {
-            let why = format!("{PROBES}{}", failing.join("; "));
-            go(tx, &there, NodeStatus::Quarantined, QUARANTINE, &why, &Ok(()))?;
-            needs_intervention(tx, &there, Some(&why))
+            let why = format!("probes: {}", failing.join("; "));
+            go(tx, &there, NodeStatus::Quarantined, QUARANTINE, &why, &Ok(()))
         }
         NodeStatus::Quarantined
-            if there.status_reason.starts_with(PROBES) && there.active_job.is_none() && failing.is_empty() =>
+            if there.quarantined_by == PROBES
+                && there.unclean.is_empty()
+                && there.active_job.is_none()
+                && failing.is_empty() =>
         {
             let steady = agent_is_steady(Some(&agent), &policy.heartbeat, now);
-            if steady.is_err() {
+            // a probe that has blocked it and of which nothing is told any more does not pass
+            let untold = untold_probes(&agent, &policy.blocking_probes);
+            if steady.is_err() || untold.iter().any(|name| there.status_reason.contains(name)) {
                 return Ok(());
             }
             let why = format!("its probes pass again: {}", policy.blocking_probes.join(", "));
-            go(tx, &there, NodeStatus::Active, PROVEN_HEALTHY, &why, &steady)?;
-            needs_intervention(tx, &there, None)
+            go(tx, &there, NodeStatus::Active, PROVEN_HEALTHY, &why, &steady)
         }
         NodeStatus::Active
         | NodeStatus::Quarantined
@@ -117,7 +118,7 @@ fn go(
     why: &str,
     steady: &Result<(), String>,
 ) -> TxResult<()> {
-    let after = Node { status: to, status_reason: why.to_owned(), ..there.clone() };
+    let after = blocked_or_not(there, to, why, PROBES);
     let guard = |guard: Guard| match guard {
         Guard::None => Ok(()),
         Guard::Node(NodeGuard::SteadyHeartbeat | NodeGuard::ProbesPass) => {
@@ -125,5 +126,7 @@ fn go(
         }
         other => Err(Error::internal(format!("heartbeats have no guard {other:?}"))),
     };
-    node::move_to(tx, there, &after, &json!({ "evidence": why }), &Cause::reconciler(BY, trigger, why), guard).map(drop)
+    let cause = Cause::reconciler(BY, trigger, why);
+    let moved = node::move_to(tx, there, &after, &json!({ "evidence": why }), &cause, guard)?;
+    tell_machine(tx, there, &moved)
 }

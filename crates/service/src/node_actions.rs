@@ -15,7 +15,7 @@ use engine::Engine;
 use serde_json::json;
 use std::sync::Arc;
 use store::{Cause, Tx, TxResult, agent, job, node};
-use workflow::job::{Act, Fresh, NewJob, Parameters, act, begin, needs_intervention};
+use workflow::job::{Act, Fresh, NewJob, Parameters, act, begin, blocked_or_not, tell_machine};
 
 /// An operator's word about one node.
 #[derive(Clone, Debug, Default)]
@@ -127,8 +127,7 @@ impl Doing {
             }
             NodeEffect::Quarantine => self.quarantine(tx, known)?,
             NodeEffect::Recover => {
-                let moved = self.go(tx, known, NodeStatus::Active, &self.reason, &self.cause(nodes::RECOVER))?;
-                needs_intervention(tx, &moved, None)?;
+                self.go(tx, known, NodeStatus::Active, &self.reason, &self.cause(nodes::RECOVER))?;
             }
             NodeEffect::Issue { mode } => self.issue(tx, there, *mode)?,
             NodeEffect::Repair => {
@@ -165,17 +164,22 @@ impl Doing {
             | NodeStatus::Removing
             | NodeStatus::Deleted => Cause::reconciler(&self.by, nodes::QUARANTINE, &self.reason),
         };
-        let moved = self.go(tx, known, NodeStatus::Quarantined, &self.reason, &cause)?;
-        needs_intervention(tx, &moved, Some(&self.reason))
+        if known.node.status == NodeStatus::Quarantined {
+            // what probes have blocked is a person's from now on
+            let after = blocked_or_not(&known.node, NodeStatus::Quarantined, &self.reason, &self.by);
+            let taken = node::save(tx, &after)?;
+            return tell_machine(tx, &known.node, &taken);
+        }
+        self.go(tx, known, NodeStatus::Quarantined, &self.reason, &cause).map(drop)
     }
 
     /// The guard was judged by the same facts, in this transaction.
     fn go(&self, tx: &mut Tx<'_>, known: &Known, to: NodeStatus, why: &str, cause: &Cause) -> TxResult<Node> {
-        let after = Node { status: to, status_reason: why.to_owned(), ..known.node.clone() };
+        let after = blocked_or_not(&known.node, to, why, &self.by);
         let proof = known.agent.as_ref().map_or(json!({}), |a| {
             json!({ "identity": a.state.as_str(), "heartbeats": a.beats, "last_heartbeat": a.last_beat.map(|at| at.to_string()) })
         });
-        node::move_to(tx, &known.node, &after, &proof, cause, |guard| match guard {
+        let moved = node::move_to(tx, &known.node, &after, &proof, cause, |guard| match guard {
             Guard::None | Guard::Node(NodeGuard::SteadyHeartbeat | NodeGuard::IdentityKept) => Ok(()),
             Guard::Node(NodeGuard::EnrolledAndHealthy | NodeGuard::ProbesPass | NodeGuard::OwningJob)
             | Guard::NoActiveRun
@@ -187,7 +191,9 @@ impl Doing {
             | Guard::NotInUse => {
                 Err(Error::internal(format!("not a guard of an operator's move of a node: {guard:?}")))
             }
-        })
+        })?;
+        tell_machine(tx, &known.node, &moved)?;
+        Ok(moved)
     }
 
     fn issue(&self, tx: &mut Tx<'_>, there: &Node, mode: AgentMode) -> TxResult<()> {

@@ -397,6 +397,8 @@ impl Service {
                 active_job: None,
                 agent_mode: AgentMode::Keep,
                 agent_mode_by: String::new(),
+                quarantined_by: String::new(),
+                unclean: String::new(),
                 task_fence: 0,
                 created_at: now,
                 created_by: by.clone(),

@@ -47,7 +47,7 @@ pub const FILTER: Schema = Schema {
 
 macro_rules! node_columns {
     () => {
-        "node_id, name, status, version, status_reason, status_changed_at, cordoned_by, cordon_reason, machine_id, active_job_id, agent_mode, agent_mode_by, task_fence, created_at, created_by FROM nodes"
+        "node_id, name, status, version, status_reason, status_changed_at, cordoned_by, cordon_reason, machine_id, active_job_id, agent_mode, agent_mode_by, task_fence, created_at, created_by, quarantined_by, unclean FROM nodes"
     };
 }
 
@@ -57,8 +57,8 @@ crate::statements! {
     BY_MACHINE = concat!("SELECT ", node_columns!(), " WHERE machine_id = $1 AND status <> 'deleted'");
     LIST = concat!("SELECT ", node_columns!(), " WHERE node_id > $1");
     ORPHANS = "SELECT n.node_id FROM nodes n WHERE n.node_id > $1 AND n.status IN ('enrolling', 'draining', 'removing') AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.node_id = n.node_id AND j.status NOT IN ('completed', 'cancelled', 'reconciled')) ORDER BY n.node_id LIMIT $2";
-    INSERT = "INSERT INTO nodes(node_id, name, status, version, status_reason, status_changed_at, cordoned_by, cordon_reason, machine_id, active_job_id, agent_mode, agent_mode_by, task_fence, created_at, created_by) VALUES ($1, $2, $3, 1, $4, $5, '', '', $6, NULL, 'keep', '', 0, $5, $7)";
-    UPDATE = "UPDATE nodes SET version = version + 1, name = $3, status = $4, status_reason = $5, status_changed_at = $6, cordoned_by = $7, cordon_reason = $8, machine_id = $9, active_job_id = $10, agent_mode = $11, agent_mode_by = $12 WHERE node_id = $1 AND version = $2";
+    INSERT = "INSERT INTO nodes(node_id, name, status, version, status_reason, status_changed_at, cordoned_by, cordon_reason, machine_id, active_job_id, agent_mode, agent_mode_by, task_fence, created_at, created_by, quarantined_by, unclean) VALUES ($1, $2, $3, 1, $4, $5, '', '', $6, NULL, 'keep', '', 0, $5, $7, '', '')";
+    UPDATE = "UPDATE nodes SET version = version + 1, name = $3, status = $4, status_reason = $5, status_changed_at = $6, cordoned_by = $7, cordon_reason = $8, machine_id = $9, active_job_id = $10, agent_mode = $11, agent_mode_by = $12, quarantined_by = $13, unclean = $14 WHERE node_id = $1 AND version = $2";
     HOLDERS = "SELECT DISTINCT machine_id FROM machine_identifiers WHERE (kind = 'serial_number' AND lower(value) = $1) OR (kind = 'system_uuid' AND value IN ($2, $3)) ORDER BY machine_id LIMIT 5";
     MAC_HOLDER = "SELECT machine_id FROM machine_identifiers WHERE kind = 'mac' AND value = $1";
     LINKED = "SELECT n.node_id, n.status, n.status_changed_at, m.machine_id, m.phase, m.phase_set_at, b.state, b.state_changed_at, CAST(CASE WHEN f.finding_id IS NULL THEN 0 ELSE 1 END AS BIGINT) FROM nodes n JOIN machines m ON m.machine_id = n.machine_id LEFT JOIN boot_nodes b ON b.machine_id = m.machine_id AND b.state <> 'retired' LEFT JOIN findings f ON f.subject = n.node_id AND f.kind = 'LAYERS_DISAGREE' AND f.state <> 'resolved' WHERE n.node_id > $1 AND n.status <> 'deleted' ORDER BY n.node_id LIMIT $2";
@@ -93,6 +93,8 @@ fn read(row: &Row, _: Timestamp) -> Result<Node, DbError> {
         task_fence: row.uint(12)?,
         created_at: row.time(13)?,
         created_by: row.string(14)?,
+        quarantined_by: row.string(15)?,
+        unclean: row.string(16)?,
     })
 }
 
@@ -189,6 +191,8 @@ fn write(tx: &mut Tx<'_>, node: &Node) -> Result<u64, DbError> {
             node.active_job.as_ref().map(JobId::as_str),
             node.agent_mode.as_str(),
             &node.agent_mode_by,
+            &node.quarantined_by,
+            &node.unclean,
         ],
     )
 }

@@ -177,7 +177,8 @@ const MIGRATIONS: &[&[&str]] = &[&[
         node_id {key} PRIMARY KEY, name {key} NOT NULL, status {key} NOT NULL, version BIGINT NOT NULL, status_reason TEXT NOT NULL,
         status_changed_at BIGINT NOT NULL, cordoned_by {key} NOT NULL, cordon_reason TEXT NOT NULL,
         machine_id {key} REFERENCES machines(machine_id), active_job_id {key}, agent_mode {key} NOT NULL, agent_mode_by TEXT NOT NULL,
-        task_fence BIGINT NOT NULL, created_at BIGINT NOT NULL, created_by TEXT NOT NULL)",
+        task_fence BIGINT NOT NULL, created_at BIGINT NOT NULL, created_by TEXT NOT NULL, quarantined_by TEXT NOT NULL,
+        unclean TEXT NOT NULL)",
     "CREATE INDEX nodes_by_status ON nodes(status, node_id)",
     // one enrolment of a machine at a time; after a removal another one may come
     "CREATE UNIQUE INDEX nodes_by_machine ON nodes(machine_id) WHERE machine_id IS NOT NULL AND status <> 'deleted'",

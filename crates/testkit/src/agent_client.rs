@@ -292,6 +292,12 @@ pub fn wire_time(at: Timestamp) -> prost_types::Timestamp {
     }
 }
 
+/// As an agent of which nothing bad is to be told.
+pub fn well() -> pb::Health {
+    let probe = pb::Probe { name: "disk_space".to_owned(), ok: true, message: String::new() };
+    pb::Health { probes: vec![probe], ..pb::Health::default() }
+}
+
 /// An open stream.
 pub struct Conversation {
     out: mpsc::Sender<pb::FromAgent>,
@@ -328,7 +334,8 @@ impl Conversation {
 
     /// A heartbeat that wants to be answered.
     pub async fn beat_asking(&self, clock: Timestamp, echo: u64) {
-        let beat = pb::Heartbeat { clock: Some(wire_time(clock)), echo, ..pb::Heartbeat::default() };
+        let health = Some(well());
+        let beat = pb::Heartbeat { clock: Some(wire_time(clock)), echo, health, ..pb::Heartbeat::default() };
         self.say(Says::Heartbeat(beat)).await;
     }
 
@@ -336,6 +343,7 @@ impl Conversation {
         let beat = pb::Heartbeat {
             clock: Some(wire_time(clock)),
             running_tasks: running.to_vec(),
+            health: Some(well()),
             ..pb::Heartbeat::default()
         };
         self.say(Says::Heartbeat(beat)).await;

@@ -76,6 +76,8 @@ impl AgentSite {
             active_job: None,
             agent_mode: AgentMode::Keep,
             agent_mode_by: String::new(),
+            quarantined_by: String::new(),
+            unclean: String::new(),
             task_fence: 0,
             created_at: self.now(),
             created_by: "tester".to_owned(),

@@ -47,8 +47,8 @@ async fn stood_still<'a>(
 
 fn rests_where_it_should(name: &str, kind: JobKind, stage: JobStage, node: &Node) {
     let wanted = match (kind, stage) {
-        // cleanup validation is an owner of quarantine
-        (_, JobStage::ValidateCleanNode) => NodeStatus::Quarantined,
+        // what was begun to be cleaned is not proven clean: cleanup validation is an owner of quarantine
+        (_, JobStage::CleanupStorage | JobStage::ScrubGpu | JobStage::ValidateCleanNode) => NodeStatus::Quarantined,
         (JobKind::Onboarding, _) => NodeStatus::Enrolling,
         (_, JobStage::RemoveGpuaasNodeRecord) => NodeStatus::Retired,
         (JobKind::Drain, _) => NodeStatus::Offline,

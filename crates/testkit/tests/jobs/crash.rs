@@ -89,6 +89,10 @@ async fn disturbed(world: &World, kind: JobKind, at: Moment, entry: &str, distur
     for life in 1..=lives {
         let moment = if life == 1 { at } else { Moment::Entry(0) };
         play.live_until(&strike.struck, moment, world.patience()).await;
+        // the rows may be seen before the engine tells of its entry
+        if life == 1 {
+            drop(tokio::time::timeout(std::time::Duration::from_secs(10), strike.struck.cancelled()).await);
+        }
         // a later life may have fewer entries left than that
         assert!(strike.struck.is_cancelled() || life > 1, "{name}: never struck; seen were {:?}", strike.seen());
         if disturb.kills() && strike.struck.is_cancelled() {

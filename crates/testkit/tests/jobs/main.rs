@@ -7,6 +7,7 @@
 
 mod actions;
 mod audit;
+mod clean;
 mod crash;
 mod exclusive;
 mod guardrails;

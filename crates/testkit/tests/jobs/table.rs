@@ -55,8 +55,8 @@ const REMOVAL: &[Row] = &[
 
 const STAYS: &[Row] = &[row(
     &[Pending, Running, FailedRetryable, FailedManualIntervention, Compensating, Cancelled, Completed],
-    &[Active, Offline, Quarantined],
-    "the node stays what it is: nothing but heartbeats, probes and operators move it",
+    &[Active, Offline, Quarantined, Retired],
+    "the node stays what it is, or is quarantined where it is not proven clean: nothing but heartbeats, probes and operators move it",
 )];
 
 const FULL: &[Row] = &[

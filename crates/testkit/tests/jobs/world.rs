@@ -126,6 +126,10 @@ impl World {
         let (id, fresh) = (node.clone(), self.fresh());
         self.write(node.as_str(), move |tx| {
             let there = lock_node(tx, &id)?.ok_or_else(|| Error::internal("no node"))?;
+            if there.status == NodeStatus::BootstrapIssued && store::agent::tokens_of(tx, &id)?.is_empty() {
+                let now = tx.now();
+                store::agent::issue(tx, &bundle_of(&id, now))?;
+            }
             let new = NewJob { kind, parameters: Parameters::default(), reason: "the test wants it".into() };
             begin(tx, &there, &new, &fresh, &Cause::operator("alice", REQUESTED, "the test wants it"))
         })
@@ -210,6 +214,8 @@ pub fn new_node(id: &NodeId, now: domain::Timestamp) -> Node {
         active_job: None,
         agent_mode: AgentMode::Keep,
         agent_mode_by: String::new(),
+        quarantined_by: String::new(),
+        unclean: String::new(),
         task_fence: 0,
         created_at: now,
         created_by: "tester".into(),
@@ -217,6 +223,20 @@ pub fn new_node(id: &NodeId, now: domain::Timestamp) -> Node {
 }
 
 /// The moves from `bootstrap_issued` to a status, each with its owner's cause.
+/// One that is good for longer than any of these jobs.
+fn bundle_of(node: &NodeId, now: domain::Timestamp) -> domain::agent::BootstrapToken {
+    domain::agent::BootstrapToken {
+        hash: format!("token of {node}"),
+        node_id: node.clone(),
+        expires_at: now.plus(Duration::from_secs(90 * 24 * 3600)),
+        issued_by: "alice".to_owned(),
+        issued_at: now,
+        key_sha256: None,
+        bound_at: None,
+        withdrawn: false,
+    }
+}
+
 pub fn way_to(status: NodeStatus) -> Vec<(NodeStatus, Cause)> {
     let enrolling = (NodeStatus::Enrolling, Cause::executor("tester", nodes::ONBOARD, ""));
     let active = (NodeStatus::Active, Cause::executor("tester", nodes::ONBOARDED, ""));

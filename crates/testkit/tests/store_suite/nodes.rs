@@ -23,6 +23,8 @@ pub fn new_node(store: &TestStore, name: &str) -> Node {
         active_job: None,
         agent_mode: AgentMode::Keep,
         agent_mode_by: String::new(),
+        quarantined_by: String::new(),
+        unclean: String::new(),
         task_fence: 0,
         created_at: now,
         created_by: "tester".to_owned(),

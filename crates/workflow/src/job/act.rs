@@ -1,6 +1,6 @@
 //! What operators do about a job. The judgement is `domain::job_action`, the same for a preview and the deed.
 
-use super::follow::{self, let_go, needs_intervention};
+use super::follow::{self, blocked_or_not, let_go, tell_machine};
 use super::record::{canceled, cancelled, ended_outside, fail, go_from, stage_done, take_back};
 use super::task_stage::{requeue, withdraw};
 use super::{Fresh, gone, observed};
@@ -227,13 +227,13 @@ fn quarantine(tx: &mut Tx<'_>, before: &Node, act: &Act) -> TxResult<Node> {
         | NodeStatus::Removing
         | NodeStatus::Deleted => return Ok(before.clone()),
     };
-    let after = Node { status: NodeStatus::Quarantined, status_reason: act.reason.clone(), ..before.clone() };
+    let after = blocked_or_not(before, NodeStatus::Quarantined, &act.reason, &act.by);
     let unguarded = |guard: Guard| match guard {
         Guard::None => Ok(()),
         other => Err(Error::internal(format!("a quarantine has no guard {other:?}"))),
     };
     let metadata = json!({ "job_id": act.job.as_str() });
     let quarantined = node::move_to(tx, before, &after, &metadata, &cause, unguarded)?;
-    needs_intervention(tx, &quarantined, Some(&act.reason))?;
+    tell_machine(tx, before, &quarantined)?;
     Ok(quarantined)
 }

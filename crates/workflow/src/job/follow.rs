@@ -45,9 +45,26 @@ fn owned(node: &Node, guard: Guard) -> Result<(), Error> {
 }
 
 pub(super) fn go(tx: &mut Tx<'_>, before: &Node, to: NodeStatus, reason: &str, cause: &Cause) -> TxResult<Node> {
-    let after = Node { status: to, status_reason: reason.to_owned(), ..before.clone() };
+    let after = blocked_or_not(before, to, reason, &cause.actor);
     let job = before.active_job.as_ref().map_or("", |job| job.as_str());
-    node::move_to(tx, before, &after, &json!({ "job_id": job }), cause, |guard| owned(before, guard))
+    let moved = node::move_to(tx, before, &after, &json!({ "job_id": job }), cause, |guard| owned(before, guard))?;
+    tell_machine(tx, before, &moved)?;
+    Ok(moved)
+}
+
+/// A node as it is to be in a status; in quarantine it is somebody's.
+pub fn blocked_or_not(before: &Node, to: NodeStatus, reason: &str, by: &str) -> Node {
+    let quarantined_by = if to == NodeStatus::Quarantined { by.to_owned() } else { String::new() };
+    Node { status: to, status_reason: reason.to_owned(), quarantined_by, ..before.clone() }
+}
+
+/// Quarantine is the machine's condition, too, from its beginning to its end.
+pub fn tell_machine(tx: &mut Tx<'_>, before: &Node, after: &Node) -> TxResult<()> {
+    match (before.status == NodeStatus::Quarantined, after.status == NodeStatus::Quarantined) {
+        (_, true) => needs_intervention(tx, after, Some(&after.status_reason)),
+        (true, false) => needs_intervention(tx, after, None),
+        (false, false) => Ok(()),
+    }
 }
 
 /// Moves the node to where a stage needs it to be. What lies beyond that already stays: the stage's look finds it done.
@@ -79,6 +96,15 @@ pub(super) fn enter(
     go(tx, before, busy, reason, &cause)
 }
 
+/// From the first stage that cleans on the node counts as unclean, until a check has proven otherwise.
+pub(super) fn begins_to_clean(tx: &mut Tx<'_>, node: Node, there: &Job, stage: JobStage) -> TxResult<Node> {
+    if !stage.cleans() || !node.unclean.is_empty() {
+        return Ok(node);
+    }
+    let unclean = format!("{} of job {} has begun", there.kind, there.id);
+    node::save(tx, &Node { unclean, ..node })
+}
+
 /// Why a job stopped short of its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped<'a> {
@@ -103,17 +129,18 @@ pub(super) fn rest(tx: &mut Tx<'_>, before: &Node, stopped: Stopped<'_>, why: &s
         | NodeStatus::Retired
         | NodeStatus::Deleted => before.clone(),
     };
-    let dirty = matches!(stopped, Stopped::Failed { code: "NOT_CLEAN" });
+    let dirty = matches!(stopped, Stopped::Failed { code: "NOT_CLEAN" }) || !node.unclean.is_empty();
     match node.status {
+        // whatever ended it: what was begun to be cleaned is not proven clean
         NodeStatus::Active | NodeStatus::Offline if dirty => {
-            let node = go(tx, &node, NodeStatus::Quarantined, why, &by(nodes::NOT_CLEAN))?;
-            needs_intervention(tx, &node, Some(why))?;
-            Ok(node)
+            go(tx, &node, NodeStatus::Quarantined, why, &by(nodes::NOT_CLEAN))
         }
         // for another reason so far, which probes or a person may find settled; that it is not clean outlasts that
         NodeStatus::Quarantined if dirty => {
+            let quarantined_by = EXECUTOR.to_owned();
+            let node = node::save(tx, &Node { status_reason: why.to_owned(), quarantined_by, ..node })?;
             needs_intervention(tx, &node, Some(why))?;
-            node::save(tx, &Node { status_reason: why.to_owned(), ..node })
+            Ok(node)
         }
         NodeStatus::Active
         | NodeStatus::Offline
@@ -148,10 +175,8 @@ pub(super) fn onboarded(tx: &mut Tx<'_>, before: &Node, policy: &HeartbeatPolicy
         return Ok(before.clone());
     }
     let (now, seen) = (tx.now(), tx.point(&agent::by_node(&before.id))?);
-    let healthy = agent_is_steady(seen.as_ref(), policy, now).and_then(|()| {
-        let failing = seen.as_ref().map_or(Vec::new(), |agent| super::failing_probes(agent, None));
-        if failing.is_empty() { Ok(()) } else { Err(failing.join("; ")) }
-    });
+    let healthy =
+        agent_is_steady(seen.as_ref(), policy, now).and_then(|()| seen.as_ref().map_or(Ok(()), super::probes_pass));
     let after = Node { status: NodeStatus::Active, status_reason: "onboarded".to_owned(), ..before.clone() };
     let proof = json!({ "heartbeats": seen.as_ref().map_or(0, |a| a.beats), "probes": "all pass" });
     let cause = Cause::executor(EXECUTOR, nodes::ONBOARDED, "its agent has enrolled, and its checks pass");
@@ -172,7 +197,7 @@ pub(super) fn removed(tx: &mut Tx<'_>, before: &Node, why: &str) -> TxResult<Nod
 }
 
 /// The condition of the linked machine: a person should look. `None`: no longer because of us.
-pub fn needs_intervention(tx: &mut Tx<'_>, node: &Node, message: Option<&str>) -> TxResult<()> {
+fn needs_intervention(tx: &mut Tx<'_>, node: &Node, message: Option<&str>) -> TxResult<()> {
     const QUARANTINED: &str = "NodeQuarantined";
     let Some(id) = &node.machine_id else { return Ok(()) };
     let Some(there) = machine::get_for_update(tx, id)?.filter(|there| there.active_run.is_none()) else {

@@ -11,10 +11,10 @@ mod task_stage;
 
 pub use act::{Act, Acted, act};
 pub use begin::{NewJob, adopt_orphan, begin, lock_node};
-pub use follow::{agent_is_steady, needs_intervention};
+pub use follow::{agent_is_steady, blocked_or_not, tell_machine};
 pub use order::{by_hand as task_by_hand, encoded as encoded_order};
 pub use record::ended_outside;
-pub use seen::{NodePolicy, failing_probes, hardware_of, observed};
+pub use seen::{NodePolicy, failing_probes, hardware_of, observed, probes_pass, untold_probes};
 pub use task_stage::requeue_expired;
 
 use crate::job::stage::{JobWork, compensation, forward};

@@ -51,7 +51,10 @@ fn one(tx: &mut Tx<'_>, work: &JobWork, node: Node, there: Job, event: &Event) -
             }
             let (now, seen) = (tx.now(), tx.point(&agent::by_node(&node.id))?);
             let node = match stage(*index) {
-                Some(entered) => follow::enter(tx, &node, there.kind, entered, &there.requested_by, &there.reason)?,
+                Some(entered) => {
+                    let node = follow::enter(tx, &node, there.kind, entered, &there.requested_by, &there.reason)?;
+                    follow::begins_to_clean(tx, node, &there, entered)?
+                }
                 None => node,
             };
             let observed = observed(seen.as_ref(), now);
@@ -102,7 +105,11 @@ pub(super) fn stage_done(
         JobStage::RemoveGpuaasNodeRecord if node.status != NodeStatus::Deleted => follow::removed(tx, &node, message)?,
         JobStage::ValidateCleanNode => {
             after.clean_record = clean_record(tx, &after.id, stage, adopted_by, message)?;
-            node
+            // what somebody vouches for is not proven
+            match adopted_by {
+                "" => store::node::save(tx, &Node { unclean: String::new(), ..node })?,
+                _ => node,
+            }
         }
         JobStage::RetireGpuaasNode
         | JobStage::RemoveGpuaasNodeRecord
@@ -244,6 +251,9 @@ pub(super) fn canceled(
     why: &str,
 ) -> TxResult<(Node, Job)> {
     withdraw(tx, &there.id)?;
+    if let Some(from) = finishes(&node, &there) {
+        return go_from(tx, node, there, from, fresh, &Cause::executor(by, jobs::RESUMED, why));
+    }
     let afterwards = there.afterwards.unwrap_or(Afterwards::Cancelled);
     if !there.to_take_back().is_empty() {
         return take_back(tx, node, there, afterwards, fresh, &Cause::executor(by, jobs::COMPENSATE, why));
@@ -260,8 +270,20 @@ pub(super) fn canceled(
     }
 }
 
+/// A node that is deleted cannot be taken back: what is left of its removal is finished, whatever was wished meanwhile.
+fn finishes(node: &Node, there: &Job) -> Option<usize> {
+    if node.status != NodeStatus::Deleted || !there.kind.removes() {
+        return None;
+    }
+    there.stages().iter().position(|stage| !there.is_done(*stage))
+}
+
 /// Everything is taken back.
 fn compensated(tx: &mut Tx<'_>, node: Node, there: Job, fresh: &Fresh) -> TxResult<(Node, Job)> {
+    if let Some(from) = finishes(&node, &there) {
+        let cause = Cause::executor(EXECUTOR, jobs::RESTARTED, "its node is deleted: the rest is finished");
+        return go_from(tx, node, there, from, fresh, &cause);
+    }
     match there.afterwards.unwrap_or(Afterwards::Cancelled) {
         Afterwards::Cancelled => cancelled(tx, node, there, &Cause::executor(EXECUTOR, jobs::CANCELLED, "taken back")),
         Afterwards::Restart => {

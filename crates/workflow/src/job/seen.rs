@@ -65,6 +65,26 @@ pub fn failing_probes(agent: &AgentIdentity, named: Option<&[String]>) -> Vec<St
         .collect()
 }
 
+/// Whether its agent has told of its probes, and all of them pass. Nothing told proves nothing.
+pub fn probes_pass(agent: &AgentIdentity) -> Result<(), String> {
+    let told: Value = serde_json::from_str(&agent.health).unwrap_or_default();
+    if told.get("probes").and_then(Value::as_array).is_none_or(Vec::is_empty) {
+        return Err("it has not told of its probes yet".to_owned());
+    }
+    match failing_probes(agent, None) {
+        failing if failing.is_empty() => Ok(()),
+        failing => Err(failing.join("; ")),
+    }
+}
+
+/// Of the named probes, those of which nothing is told.
+pub fn untold_probes<'a>(agent: &AgentIdentity, named: &'a [String]) -> Vec<&'a str> {
+    let health: Value = serde_json::from_str(&agent.health).unwrap_or_default();
+    let probes = health.get("probes").and_then(Value::as_array).cloned().unwrap_or_default();
+    let told = |name: &str| probes.iter().any(|probe| probe.get("name").and_then(Value::as_str) == Some(name));
+    named.iter().map(String::as_str).filter(|name| !told(name)).collect()
+}
+
 /// Who the hardware says it is.
 pub fn hardware_of(agent: &AgentIdentity) -> HardwareFacts {
     let inventory: Value = serde_json::from_str(&agent.inventory).unwrap_or_default();

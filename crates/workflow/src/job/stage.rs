@@ -122,20 +122,19 @@ impl JobWork {
                     Seen::Done(format!("enrolled at {}, and heard of", agent.enrolled_at))
                 }
                 Some(_) => waiting("the agent's first heartbeat".to_owned()),
-                None => waiting("an agent to enrol with the bundle that was issued".to_owned()),
+                None => self.awaits_an_agent(&sight, cx).await?,
             },
             JobStage::LinkMachine => match &sight.node.machine_id {
                 Some(machine) => self.agrees(machine, &sight).await?,
-                None => Seen::Clear,
+                None => self.machine_is_free(&sight, cx).await?,
             },
             JobStage::CheckHealth => {
                 let now = self.store.ambient().now();
                 let steady = follow::agent_is_steady(sight.agent.as_ref(), &self.policy.heartbeat, now);
-                let failing = sight.agent.as_ref().map_or(Vec::new(), |agent| seen::failing_probes(agent, None));
-                match steady {
-                    Err(why) => waiting(format!("a steady heartbeat: {why}")),
-                    Ok(()) if !failing.is_empty() => waiting(format!("its probes to pass: {}", failing.join("; "))),
-                    Ok(()) => Seen::Done("its heartbeat is steady, and its probes pass".to_owned()),
+                match (steady, sight.agent.as_ref().map_or(Ok(()), seen::probes_pass)) {
+                    (Err(why), _) => waiting(format!("a steady heartbeat: {why}")),
+                    (Ok(()), Err(why)) => waiting(format!("its probes to pass: {why}")),
+                    (Ok(()), Ok(())) => Seen::Done("its heartbeat is steady, and its probes pass".to_owned()),
                 }
             }
             JobStage::DisableNode if sight.node.is_cordoned() => {
@@ -154,6 +153,41 @@ impl JobWork {
             | JobStage::RemoveGpuaasNodeRecord => Seen::Failed(not_ours()),
         };
         Ok(seen.into())
+    }
+
+    /// Somebody may still come with the bundle; where none is good any more, nobody will.
+    async fn awaits_an_agent(&self, sight: &Sight, cx: &StageCx) -> Result<Seen, Failure> {
+        let id = sight.node.id.clone();
+        let read = self.store.read(move |tx| Ok((agent::tokens_of(tx, &id)?, tx.now())));
+        let (tokens, now) = read.await.map_err(|e| failed(&e))?;
+        if tokens.iter().any(|token| !token.withdrawn && token.key_sha256.is_none() && token.expires_at > now) {
+            let on = "an agent to enrol with the bundle that was issued".to_owned();
+            return Ok(Seen::Waiting { on, look_again: cx.look_again() });
+        }
+        let message = format!(
+            "no bundle of node {0} is good any more; issue one with 'millwright node rebootstrap {0}', then try again",
+            sight.node.id
+        );
+        Ok(Seen::Failed(Failure::new("NO_BUNDLE", FailureClass::NeedsOperator, message)))
+    }
+
+    /// A machine that a run is at is not linked before that has ended: one of the two holds it at a time.
+    async fn machine_is_free(&self, sight: &Sight, cx: &StageCx) -> Result<Seen, Failure> {
+        let facts = sight.agent.as_ref().map(hardware_of).unwrap_or_default();
+        let read = self.store.read(move |tx| {
+            for holder in node::holders(tx, &facts)? {
+                if let Some(run) = machine::get(tx, &holder)?.and_then(|machine| machine.active_run) {
+                    return Ok(Some((holder, run.id)));
+                }
+            }
+            Ok(None)
+        });
+        Ok(match read.await.map_err(|e| failed(&e))? {
+            Some((machine, run)) => {
+                Seen::Waiting { on: format!("run {run} on machine {machine} to end"), look_again: cx.look_again() }
+            }
+            None => Seen::Clear,
+        })
     }
 
     /// Whether the machine it is linked to is the one that its agent runs on.
@@ -229,16 +263,24 @@ impl JobWork {
     /// finding, and for a person.
     async fn link(&self) -> Acted {
         let (policy, fresh) = (self.policy.clone(), self.fresh.clone());
-        let (id, execution) = (self.job_id.clone(), self.execution.clone());
+        let (id, execution, of) = (self.job_id.clone(), self.execution.clone(), self.node_id.clone());
         let caller = Caller::engine();
         let linked = self.store.write(&caller, self.node_id.as_str(), move |tx| {
+            let Some(agent) = tx.point(&agent::by_node(&of))? else { return Ok(Ok(())) };
+            let facts = hardware_of(&agent);
+            // machines before nodes, as everybody locks them: a run that begins meanwhile finds the node, or we find the run
+            for holder in node::holders(tx, &facts)? {
+                let held = machine::get_for_update(tx, &holder)?.and_then(|machine| machine.active_run);
+                if let Some(run) = held {
+                    let message = format!("run {} is active on machine {holder}", run.id);
+                    return Err(Error::new(domain::Reason::ActiveRun, message).into());
+                }
+            }
             let (node, job) = follow::lock(tx, &id)?;
             // whoever has stopped the job meanwhile finds the node as it was
             if !is_current(&job, &execution) || node.machine_id.is_some() {
                 return Ok(Ok(()));
             }
-            let Some(agent) = tx.point(&agent::by_node(&node.id))? else { return Ok(Ok(())) };
-            let facts = hardware_of(&agent);
             if !facts.tell() {
                 return Ok(Err("its agent tells neither a serial number nor a UUID nor a card".to_owned()));
             }

@@ -326,8 +326,10 @@ impl PretendAgent {
                 if there.fence != fence {
                     return Ok(Err("OLD_FENCE"));
                 }
-                if there.status != TaskStatus::Dispatched {
-                    return Ok(Err("ALREADY_ENDED"));
+                match there.status {
+                    TaskStatus::Dispatched => {}
+                    TaskStatus::Queued | TaskStatus::Expired => return Ok(Err("EXPIRED")),
+                    TaskStatus::Done | TaskStatus::Failed => return Ok(Err("ALREADY_ENDED")),
                 }
                 let status = if result.ok { TaskStatus::Done } else { TaskStatus::Failed };
                 let after = Task { status, lease_until: None, result: Some(result.clone()), ..there.clone() };

@@ -15,6 +15,8 @@ use store::{Cause, Tx, TxResult, task};
 const DETAIL_MAX: usize = 256 * 1024;
 const CODE_MAX: usize = 64;
 const SIGNATURE_MAX: usize = 128;
+/// An agent's word for what it has stopped because it was called off.
+const CANCELED: &str = "CANCELED";
 
 /// A result as an agent sends it.
 #[derive(Clone, Debug, Default)]
@@ -108,9 +110,11 @@ fn standing(tx: &mut Tx<'_>, node: &NodeId, id: &TaskId, fence: TaskFence, new: 
         _ if there.fence != fence => Standing::Not("OLD_FENCE"),
         TaskStatus::Dispatched => Standing::Out(Box::new(there)),
         TaskStatus::Done | TaskStatus::Failed if there.result.as_ref().is_some_and(same) => Standing::Repeated,
-        TaskStatus::Queued | TaskStatus::Done | TaskStatus::Failed | TaskStatus::Expired => {
-            Standing::Not("ALREADY_ENDED")
-        }
+        TaskStatus::Done | TaskStatus::Failed => Standing::Not("ALREADY_ENDED"),
+        // that it was stopped as we asked is nothing to keep: if it is wanted again, it is carried out anew
+        TaskStatus::Queued | TaskStatus::Expired if new.code == CANCELED => Standing::Not("ALREADY_ENDED"),
+        // it may be handed out again, under a higher fence: the agent keeps what it has for that
+        TaskStatus::Queued | TaskStatus::Expired => Standing::Not("EXPIRED"),
     })
 }
 

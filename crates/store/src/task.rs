@@ -12,7 +12,7 @@ use crate::transition::{Cause, Moved, Transition};
 use crate::tx::Tx;
 use domain::filter::{Field, Filter, Schema};
 use domain::stage::FailureClass;
-use domain::task::{DISPATCHED, LEASE, QUEUED, Task, TaskFence, TaskKind, TaskResult, TaskStatus};
+use domain::task::{DISPATCHED, LEASE, QUEUED, Task, TaskFence, TaskKind, TaskResult, TaskStatus, WITHDRAWN};
 use domain::{Error, JobId, NodeId, TaskId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -266,6 +266,16 @@ pub fn dispatch(tx: &mut Tx<'_>, task: &Task, actor: &str) -> TxResult<Task> {
     let lease_until = Some(now.plus(LEASE));
     let after = Task { status: TaskStatus::Dispatched, fence, dispatched_at: Some(now), lease_until, ..task.clone() };
     move_to(tx, task, &after, &Cause::node(actor, DISPATCHED, &format!("fence {fence}")))
+}
+
+/// Takes back the live task of a node, if there is one: whoever was given it is not asked any more. In a transaction that
+/// has the node's row. The cause's comment is why.
+pub fn withdraw_of_node(tx: &mut Tx<'_>, node: &NodeId, cause: &Cause) -> TxResult<()> {
+    let Some(live) = tx.point(&live_of_node(node))? else { return Ok(()) };
+    let Some(there) = get_for_update(tx, &live.id)?.filter(|there| there.status.is_live()) else { return Ok(()) };
+    let expired_because = cause.comment.clone();
+    let after = Task { status: TaskStatus::Expired, lease_until: None, expired_because, ..there.clone() };
+    move_to(tx, &there, &after, &cause.then(WITHDRAWN)).map(drop)
 }
 
 /// Its agent is at it. `false`: not under that fence, or not any more.

@@ -3,6 +3,7 @@
 
 use super::stage::{JobWork, Sight, failed};
 use super::{EXECUTOR, Parameters, observed, order};
+use domain::agent::AgentIdentity;
 use domain::job_stage::{AGENT_COMES_WITHIN, JobStage};
 use domain::node::NodeStatus;
 use domain::stage::FailureClass;
@@ -27,6 +28,11 @@ pub(super) struct TaskStage<'a> {
     pub work: &'a JobWork,
     pub stage: JobStage,
     pub kind: TaskKind,
+}
+
+/// Whether another key has taken the place of the one that was given the task.
+fn replaced(task: &Task, agent: Option<&AgentIdentity>) -> bool {
+    task.dispatched_at.is_some_and(|at| agent.is_some_and(|agent| agent.enrolled_at > at))
 }
 
 /// Tasks that count are those of this lineage: `since` is the attempt it began with.
@@ -109,6 +115,15 @@ impl TaskStage<'_> {
             },
             // of an earlier attempt: it is queued again
             TaskStatus::Expired if fresh => Seen::Clear,
+            // nobody can say whether the one before it has done it: nothing is tried again by itself
+            TaskStatus::Expired if replaced(task, sight.agent.as_ref()) => Seen::Failed(Failure::new(
+                "AGENT_REPLACED",
+                FailureClass::NeedsOperator,
+                format!(
+                    "task {} was handed to an agent with another key, and how it ended is not known; look at the machine, then 'millwright job retry_stage {}' has it done",
+                    task.id, sight.job.id
+                ),
+            )),
             TaskStatus::Expired => Seen::Failed(Failure::new(
                 "AGENT_SILENT",
                 FailureClass::DependencyDown,

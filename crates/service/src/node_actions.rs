@@ -10,11 +10,12 @@ use domain::job_action::JobAction;
 use domain::lifecycle::{Guard, NodeGuard};
 use domain::node::{self as nodes, AgentMode, Node, NodeStatus};
 use domain::node_action::{NodeAction, NodeEffect};
+use domain::task::WITHDRAWN;
 use domain::{Error, JobId, Reason};
 use engine::Engine;
 use serde_json::json;
 use std::sync::Arc;
-use store::{Cause, Tx, TxResult, agent, job, node};
+use store::{Cause, Tx, TxResult, agent, job, node, task};
 use workflow::job::{Act, Fresh, NewJob, Parameters, act, begin, needs_intervention};
 
 /// An operator's word about one node.
@@ -140,6 +141,12 @@ impl Doing {
                 if known.agent.is_some() {
                     let why = format!("taken back by {}: {}", self.by, self.reason);
                     agent::set_state(tx, &there.id, IdentityState::Revoked, &why)?;
+                    // nobody is left who could end it
+                    task::withdraw_of_node(
+                        tx,
+                        &there.id,
+                        &Cause::operator(&self.by, WITHDRAWN, &format!("the identity of its agent was {why}")),
+                    )?;
                 }
                 node::save(tx, &Node { agent_mode: AgentMode::Keep, agent_mode_by: String::new(), ..there.clone() })?;
             }

@@ -6,7 +6,7 @@ use crate::change::Answer;
 use crate::jobs::{self, JobView};
 use crate::machines::{no_active_run, required};
 use crate::{Call, Page, PageRequest, Service};
-use domain::agent::{AgentIdentity, BUNDLE_LIFE, BootstrapToken, HeartbeatPolicy};
+use domain::agent::{AgentIdentity, BUNDLE_LIFE, BootstrapToken, HeartbeatPolicy, IdentityState};
 use domain::id::check_name;
 use domain::job::Job;
 use domain::job_stage::JobKind;
@@ -60,6 +60,19 @@ pub struct NodeView {
 }
 
 impl NodeView {
+    /// Whether new work may be placed on it, and why not. Also of a node that is well itself: nobody can be told what to do
+    /// there while its agent's identity is stopped.
+    pub fn schedulable(&self) -> Result<(), String> {
+        self.node.schedulable()?;
+        match &self.agent {
+            Some(agent) if agent.state != IdentityState::Good => {
+                Err(format!("the identity of its agent is {}: {}", agent.state, agent.state_reason))
+            }
+            Some(_) => Ok(()),
+            None => Err("no agent is enrolled".to_owned()),
+        }
+    }
+
     /// Whether somebody who follows it has something new to see. A heartbeat as such is no news.
     pub(crate) fn is_news_after(&self, before: &Self) -> bool {
         let still = |view: &Self| {

@@ -3,8 +3,8 @@
 
 use super::stage::{JobWork, Sight, failed};
 use super::{EXECUTOR, Parameters, observed, order};
-use domain::agent::AgentIdentity;
-use domain::job_stage::{AGENT_COMES_WITHIN, JobStage};
+use domain::agent::{AgentIdentity, IdentityState};
+use domain::job_stage::{AGENT_COMES_WITHIN, Adoption, JobStage};
 use domain::node::NodeStatus;
 use domain::stage::FailureClass;
 use domain::task::{REQUEUED, REQUEUES_MAX, Task, TaskKind, TaskStatus, WITHDRAWN};
@@ -33,6 +33,34 @@ pub(super) struct TaskStage<'a> {
 /// Whether another key has taken the place of the one that was given the task.
 fn replaced(task: &Task, agent: Option<&AgentIdentity>) -> bool {
     task.dispatched_at.is_some_and(|at| agent.is_some_and(|agent| agent.enrolled_at > at))
+}
+
+fn is_stopped(agent: &AgentIdentity) -> bool {
+    match agent.state {
+        IdentityState::Good => false,
+        IdentityState::Suspended | IdentityState::Revoked => true,
+    }
+}
+
+/// Nobody is there who could take a task or end it: hours of waiting would change nothing, a person can.
+fn identity_stopped(stage: JobStage, sight: &Sight) -> Failure {
+    let (job, node) = (&sight.job, &sight.node.id);
+    let said = sight.agent.as_ref().map_or(String::new(), |a| format!("{} ({})", a.state, a.state_reason));
+    let repair = match sight.agent.as_ref().map(|a| a.state) {
+        Some(IdentityState::Suspended) => format!("'millwright node repair {node}' or "),
+        Some(IdentityState::Good | IdentityState::Revoked) | None => String::new(),
+    };
+    let adopt = match stage.adoption(job.kind) {
+        Adoption::ByWord => {
+            format!("; if the machine is gone for good, 'millwright job adopt_observed_state {}'", job.id)
+        }
+        Adoption::BySight | Adoption::Never => String::new(),
+    };
+    let message = format!(
+        "the identity of the node's agent is {said}: it can be given no task; {repair}'millwright node rebootstrap {node}', then 'millwright job retry_stage {}'{adopt}",
+        job.id
+    );
+    Failure::new("IDENTITY_STOPPED", FailureClass::NeedsOperator, message)
 }
 
 /// Tasks that count are those of this lineage: `since` is the attempt it began with.
@@ -86,6 +114,7 @@ impl TaskStage<'_> {
         let other = live.filter(|live| task.as_ref().is_none_or(|ours| ours.id != live.id && !ours.status.is_live()));
         let seen = match (task, other) {
             (Some(task), _) if task.status == TaskStatus::Done => self.judge(&task, fresh, cx, sight),
+            _ if sight.agent.as_ref().is_some_and(is_stopped) => Seen::Failed(identity_stopped(self.stage, sight)),
             (_, Some(other)) => Seen::Waiting {
                 on: format!("task {} ({}), which {} has ordered", other.id, other.kind, other.ordered_by),
                 look_again: cx.look_again(),

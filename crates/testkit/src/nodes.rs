@@ -49,7 +49,7 @@ pub async fn enrol(store: &Store, id: &NodeId, beats: u32) {
                 health: String::new(),
             },
         )?;
-        agent::heard(tx, &[Beat { node_id: id.clone(), at: now, beats, skew_ms: 2 }])
+        agent::heard(tx, &[Beat { node_id: id.clone(), session: 1, at: now, beats, skew_ms: 2 }])
     })
     .await;
 }

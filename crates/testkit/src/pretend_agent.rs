@@ -196,7 +196,7 @@ impl PretendAgent {
             state.last_beat = Some(now);
             state.beats
         };
-        let beat = agent::Beat { node_id: self.node.clone(), at: now, beats, skew_ms: 0 };
+        let beat = agent::Beat { node_id: self.node.clone(), session: 1, at: now, beats, skew_ms: 0 };
         self.write(move |tx| agent::heard(tx, std::slice::from_ref(&beat))).await;
     }
 

@@ -131,6 +131,7 @@ pub async fn end_task(store: &Store, there: &Task, ok: bool) -> Task {
             message: if ok { String::new() } else { "no answer".into() },
             detail: "{}".into(),
             signature: vec![1, 2, 3],
+            signed_by: "01".into(),
             started_at: Some(tx.now()),
             finished_at: Some(tx.now()),
         };

@@ -364,6 +364,7 @@ pub fn failure(code: &str, class: FailureClass) -> TaskResult {
         message: format!("as the test wants it: {code}"),
         detail: "{}".to_owned(),
         signature: vec![1, 2, 3],
+        signed_by: "6b6579".into(),
         started_at: None,
         finished_at: None,
     }

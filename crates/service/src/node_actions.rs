@@ -269,7 +269,7 @@ impl Service {
             bundle,
         };
         let key = id.to_string();
-        self.change(call, &key, move |tx| {
+        let change = self.change(call, &key, move |tx| {
             let locked = lock_node(tx, &id)?;
             let known = known(tx, locked.node.clone(), policy)?;
             let effect = judged(&known, action)?;
@@ -285,8 +285,10 @@ impl Service {
             let view = view(tx, after, policy)?;
             let acted = NodeActed { view, job, effect: effect.describe(&known.facts()), done: true };
             Ok(Deed { acted, bundle: doing.bundle.as_ref().map(|b| b.text.clone()) })
-        })
-        .await
+        });
+        let Deed { acted, bundle } = change.await?;
+        let view = self.seen_now(call, acted.view).await?;
+        Ok(Deed { acted: NodeActed { view, ..acted }, bundle })
     }
 }
 

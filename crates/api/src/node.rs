@@ -65,7 +65,7 @@ fn agent(view: &NodeView) -> pb::NodeAgent {
 
 fn node(view: NodeView) -> pb::Node {
     let (agent, n) = (agent(&view), &view.node);
-    let because = n.schedulable().err();
+    let because = view.schedulable().err();
     pb::Node {
         id: n.id.to_string(),
         name: n.name.clone(),

@@ -197,8 +197,16 @@ pub struct TaskResult {
     /// As the agent wrote it: what was checked, found, removed, measured.
     pub detail: String,
     pub signature: Vec<u8>,
+    /// The public key that the signature was checked with (SPKI, in hex): the node's may be another one later. Empty: it is
+    /// not signed.
+    pub signed_by: String,
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
+}
+
+/// What an agent signs of a result: which task, under which dispatch, and how it ended.
+pub fn signed_text(id: &str, fence: TaskFence, ok: bool, detail: &str) -> String {
+    format!("millwright task result v1\n{id}\n{fence}\n{ok}\n{detail}")
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

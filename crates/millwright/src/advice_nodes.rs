@@ -288,6 +288,7 @@ fn every_state_of_a_task_is_explained() {
                     message: "a user is left".into(),
                     detail: "{}".into(),
                     signature: Vec::new(),
+                    signed_by: String::new(),
                     started_at: Some(ago(20)),
                     finished_at: Some(ago(10)),
                 });

@@ -6,7 +6,7 @@ use crate::reconciler::Core;
 use domain::task::{LEASE_EXPIRED, NOT_TAKEN, Task, TaskStatus};
 use domain::{Error, TaskId};
 use store::{Cause, Tx, TxResult, task};
-use workflow::job::requeue_expired;
+use workflow::job::{lock_node, requeue_expired};
 
 /// In whose name.
 const BY: &str = "tasks";
@@ -20,6 +20,9 @@ pub(crate) async fn sweep(core: &Core) -> Result<(), Error> {
 
 /// Judged again in the transaction that writes: a word of its agent may have come meanwhile.
 fn expire(tx: &mut Tx<'_>, id: &TaskId) -> TxResult<()> {
+    let Some(seen) = tx.point(&task::by_id(id))? else { return Ok(()) };
+    // its machine and its node before it, as everybody does: two that lock in another order wait for each other
+    lock_node(tx, &seen.node_id)?;
     let Some(there) = task::get_for_update(tx, id)? else { return Ok(()) };
     let now = tx.now();
     let (trigger, why) = match there.status {

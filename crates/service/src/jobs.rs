@@ -14,6 +14,7 @@ use domain::limits::COMMENT_MAX;
 use domain::machine::check_text;
 use domain::node::{Node, NodeStatus};
 use domain::task::Task;
+use domain::token::Role;
 use domain::{Error, JobId, Reason, Timestamp};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -318,10 +319,27 @@ pub enum Begun {
 const GRACE_SECONDS: u32 = 600;
 /// Within what the agent's task may take.
 const GRACE_SECONDS_MAX: u32 = 3000;
-const SCRATCH_PATHS_MAX: usize = 32;
+const SCRATCH_PATHS_MAX: usize = 16;
 const PATH_MAX: usize = 1024;
+/// What a machine cannot lose: neither these nor anything below them is ever emptied; nor `/lib` and its kin.
+const SYSTEM_TREES: [&str; 12] =
+    ["usr", "etc", "var", "boot", "bin", "sbin", "root", "home", "proc", "sys", "dev", "run"];
 /// Of the document, which need a site that can install machines.
 const REIMAGE: &str = "reimage";
+
+/// Everything below it is removed: it must say plainly what that is, and be nothing that the machine lives by.
+fn scratch_path(path: &str) -> Result<(), String> {
+    let Some(below) = path.strip_prefix('/') else { return Err("is not an absolute path".to_owned()) };
+    let mut parts = below.split('/');
+    if parts.clone().any(|part| matches!(part, "" | "." | "..")) {
+        return Err("is not a plain path below /, as it would be after resolving it".to_owned());
+    }
+    let top = parts.next().unwrap_or_default();
+    if SYSTEM_TREES.contains(&top) || top.starts_with("lib") {
+        return Err(format!("is within /{top}, which belongs to the system"));
+    }
+    Ok(())
+}
 
 pub(crate) fn parameters(grace_seconds: u32, force: bool, scratch_paths: Vec<String>) -> Result<Parameters, Error> {
     if grace_seconds > GRACE_SECONDS_MAX {
@@ -332,12 +350,7 @@ pub(crate) fn parameters(grace_seconds: u32, force: bool, scratch_paths: Vec<Str
     }
     for path in &scratch_paths {
         check_text("scratch_paths", path, PATH_MAX)?;
-        let parts = || path.split('/').skip(1);
-        // everything below it is removed: it must say plainly what that is
-        if !path.starts_with('/') || parts().any(|p| p == ".." || p == ".") || parts().all(str::is_empty) {
-            let message = format!("{path:?} is not a plain absolute path below /");
-            return Err(Error::field("scratch_paths", message));
-        }
+        scratch_path(path).map_err(|why| Error::field("scratch_paths", format!("{path:?} {why}")))?;
     }
     let grace_seconds = if grace_seconds == 0 { GRACE_SECONDS } else { grace_seconds };
     Ok(Parameters { grace_seconds, force, scratch_paths })
@@ -444,6 +457,10 @@ impl Service {
     pub async fn start_decommission(&self, call: &Arc<Call>, new: NewDecommission) -> Result<Begun, Error> {
         let kind = JobKind::Decommission(decommission_mode(&new.mode)?);
         check_text("reason", &new.reason, COMMENT_MAX)?;
+        if !new.scratch_paths.is_empty() {
+            // root empties them
+            call.needs(Role::Admin, "scratch_paths")?;
+        }
         let parameters = parameters(new.grace_seconds, new.force, new.scratch_paths)?;
         self.begin_job(call, &new.node, kind, parameters, &new.reason, new.dry_run).await
     }

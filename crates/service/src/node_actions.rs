@@ -10,11 +10,12 @@ use domain::job_action::JobAction;
 use domain::lifecycle::{Guard, NodeGuard};
 use domain::node::{self as nodes, AgentMode, Node, NodeStatus};
 use domain::node_action::{NodeAction, NodeEffect};
+use domain::task::WITHDRAWN;
 use domain::{Error, JobId, Reason};
 use engine::Engine;
 use serde_json::json;
 use std::sync::Arc;
-use store::{Cause, Tx, TxResult, agent, job, node};
+use store::{Cause, Tx, TxResult, agent, job, node, task};
 use workflow::job::{Act, Fresh, NewJob, Parameters, act, begin, blocked_or_not, tell_machine};
 
 /// An operator's word about one node.
@@ -139,6 +140,12 @@ impl Doing {
                 if known.agent.is_some() {
                     let why = format!("taken back by {}: {}", self.by, self.reason);
                     agent::set_state(tx, &there.id, IdentityState::Revoked, &why)?;
+                    // nobody is left who could end it
+                    task::withdraw_of_node(
+                        tx,
+                        &there.id,
+                        &Cause::operator(&self.by, WITHDRAWN, &format!("the identity of its agent was {why}")),
+                    )?;
                 }
                 node::save(tx, &Node { agent_mode: AgentMode::Keep, agent_mode_by: String::new(), ..there.clone() })?;
             }
@@ -268,7 +275,7 @@ impl Service {
             bundle,
         };
         let key = id.to_string();
-        self.change(call, &key, move |tx| {
+        let change = self.change(call, &key, move |tx| {
             let locked = lock_node(tx, &id)?;
             let known = known(tx, locked.node.clone(), policy)?;
             let effect = judged(&known, action)?;
@@ -284,8 +291,10 @@ impl Service {
             let view = view(tx, after, policy)?;
             let acted = NodeActed { view, job, effect: effect.describe(&known.facts()), done: true };
             Ok(Deed { acted, bundle: doing.bundle.as_ref().map(|b| b.text.clone()) })
-        })
-        .await
+        });
+        let Deed { acted, bundle } = change.await?;
+        let view = self.seen_now(call, acted.view).await?;
+        Ok(Deed { acted: NodeActed { view, ..acted }, bundle })
     }
 }
 

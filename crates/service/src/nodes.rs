@@ -6,7 +6,7 @@ use crate::change::Answer;
 use crate::jobs::{self, JobView};
 use crate::machines::{no_active_run, required};
 use crate::{Call, Page, PageRequest, Service};
-use domain::agent::{AgentIdentity, BUNDLE_LIFE, BootstrapToken, HeartbeatPolicy};
+use domain::agent::{AgentIdentity, BUNDLE_LIFE, BootstrapToken, HeartbeatPolicy, IdentityState};
 use domain::id::check_name;
 use domain::job::Job;
 use domain::job_stage::JobKind;
@@ -60,6 +60,19 @@ pub struct NodeView {
 }
 
 impl NodeView {
+    /// Whether new work may be placed on it, and why not. Also of a node that is well itself: nobody can be told what to do
+    /// there while its agent's identity is stopped.
+    pub fn schedulable(&self) -> Result<(), String> {
+        self.node.schedulable()?;
+        match &self.agent {
+            Some(agent) if agent.state != IdentityState::Good => {
+                Err(format!("the identity of its agent is {}: {}", agent.state, agent.state_reason))
+            }
+            Some(_) => Ok(()),
+            None => Err("no agent is enrolled".to_owned()),
+        }
+    }
+
     /// Whether somebody who follows it has something new to see. A heartbeat as such is no news.
     pub(crate) fn is_news_after(&self, before: &Self) -> bool {
         let still = |view: &Self| {
@@ -282,7 +295,8 @@ fn views(tx: &mut Tx<'_>, nodes: Vec<Node>, policy: HeartbeatPolicy) -> TxResult
     Ok(all)
 }
 
-/// Of an answer that is given again nothing is known but the node.
+/// Of an answer that is given again nothing is known but the node: not even the site's policy, by which `seen_now` has the
+/// last word.
 pub(crate) fn view_again(tx: &mut Tx<'_>, id: &str) -> TxResult<NodeView> {
     let node = tx.point(&node::by_id(&NodeId::from_text(id)))?.ok_or_else(|| not_found(id))?;
     view(tx, node, HeartbeatPolicy::default())
@@ -343,6 +357,14 @@ pub(crate) struct Bundle {
 }
 
 impl Service {
+    /// What was answered may be an earlier answer, made without knowing when a node counts as heard of here.
+    pub(crate) async fn seen_now(&self, call: &Call, view: NodeView) -> Result<NodeView, Error> {
+        match call.idempotency_key {
+            Some(_) => self.get_node(view.node.id.as_str()).await,
+            None => Ok(view),
+        }
+    }
+
     /// Made outside of any transaction: it may be run again.
     pub(crate) async fn new_bundle(&self, node: &NodeId, life: Duration, by: &str) -> Result<Bundle, Error> {
         let (secret, hash) = new_bootstrap_token()?;
@@ -373,7 +395,7 @@ impl Service {
         let fresh = Fresh::make(ambient.as_ref());
         let bundle = self.new_bundle(&id, life, &call.by.name).await?;
         let (by, policy, key) = (call.by.name.clone(), self.heartbeat_policy(), new.name.clone());
-        self.change(call, &key, move |tx| {
+        let change = self.change(call, &key, move |tx| {
             if let Some(there) = tx.point(&node::by_name(&new.name))? {
                 let message =
                     format!("{:?} is node {}, which is {}; names are used once", new.name, there.id, there.status);
@@ -414,8 +436,9 @@ impl Service {
             let made = tx.point(&node::by_id(&id))?.ok_or_else(|| not_found(id.as_str()))?;
             let effect = "the node was made, and its bundle issued".to_owned();
             Ok(IssuedNode { view: view(tx, made, policy)?, bundle: Some(bundle.text.clone()), effect, done: true })
-        })
-        .await
+        });
+        let issued = change.await?;
+        Ok(IssuedNode { view: self.seen_now(call, issued.view).await?, ..issued })
     }
 
     /// By its id, or by the name of one that is not deleted.

@@ -15,7 +15,7 @@ use provider::Providers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::execution::{self, NewExecution};
-use store::{Cause, Tx, TxResult, hold, idempotency, job, machine, node, run};
+use store::{Cause, Tx, TxResult, hold, idempotency, job, machine, node, run, task};
 use workflow::{RUN_WORKFLOW, RUN_WORKFLOW_VERSION};
 
 #[derive(Clone, Debug, Default)]
@@ -107,7 +107,7 @@ impl NewRun {
         }
         no_active_run(&machine)?;
         not_held(id, hold::of(tx, id)?.as_ref())?;
-        no_open_job(tx, id)?;
+        node_is_free(tx, id)?;
         self.check_phase(&machine)?;
         let plan = self.plan(tx, &machine)?;
         may_use(&self.call, &machine, &plan, &self.request.parameters)?;
@@ -196,20 +196,29 @@ impl NewRun {
     }
 }
 
-/// One hold for a machine: what a job does to its node must not be met by a run. In a transaction that has the machine's
-/// row it stays so.
-fn no_open_job(tx: &mut Tx<'_>, machine: &MachineId) -> TxResult<()> {
+/// One hold for a machine: what a job or a task does to its node must not be met by a run. In a transaction that has the
+/// machine's row it stays so.
+fn node_is_free(tx: &mut Tx<'_>, machine: &MachineId) -> TxResult<()> {
     let Some(enrolled) = tx.point(&node::by_machine(machine))? else { return Ok(()) };
-    let Some(open) = tx.point(&job::open_of_node(&enrolled.id))? else { return Ok(()) };
-    let message = format!(
-        "machine {machine} is node {} ({}), which job {} ({}, {}) holds; wait for its end, or call it off: 'millwright job cancel {}'",
-        enrolled.id, enrolled.name, open.id, open.kind, open.status, open.id
-    );
-    Err(Error::new(Reason::MachineHeld, message)
-        .with("job_id", open.id.as_str())
-        .with("node_id", enrolled.id.as_str())
-        .allowing(["wait", "cancel"])
-        .into())
+    let held = |by: String| {
+        let message = format!("machine {machine} is node {} ({}), which {by}", enrolled.id, enrolled.name);
+        Error::new(Reason::MachineHeld, message).with("node_id", enrolled.id.as_str()).allowing(["wait", "cancel"])
+    };
+    if let Some(open) = tx.point(&job::open_of_node(&enrolled.id))? {
+        let (id, kind, status) = (&open.id, open.kind, open.status);
+        let by = format!(
+            "job {id} ({kind}, {status}) holds; wait for its end, or call it off: 'millwright job cancel {id}'"
+        );
+        return Err(held(by).with("job_id", id.as_str()).into());
+    }
+    if let Some(live) = tx.point(&task::live_of_node(&enrolled.id))? {
+        let (id, kind, status) = (&live.id, live.kind, live.status);
+        let by = format!(
+            "is at task {id} ({kind}, {status}); wait for its end, or take it back: 'millwright task cancel {id}'"
+        );
+        return Err(held(by).with("task_id", id.as_str()).into());
+    }
+    Ok(())
 }
 
 /// Parameters must not be a way around what only an administrator may put into a plan, nor a plan or

@@ -142,8 +142,11 @@ impl Service {
         let (key, cause) = (node.to_string(), Cause::operator(&call.by.name, QUEUED, &new.reason));
         let policy = self.node_policy().clone();
         self.change(call, &key, move |tx| {
-            let there = lock_node(tx, &node)?.node;
-            may_order(&there)?;
+            let locked = lock_node(tx, &node)?;
+            may_order(&locked.node)?;
+            // a reboot or a script in the middle of a run would be a second lifecycle on the machine
+            locked.is_free()?;
+            let there = locked.node;
             let identity = tx.point(&agent::by_node(&node))?.filter(|a| a.state == IdentityState::Good);
             let Some(identity) = identity else {
                 let message = format!(

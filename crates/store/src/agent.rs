@@ -20,7 +20,7 @@ crate::statements! {
     GET = concat!("SELECT ", agent_columns!(), " WHERE node_id = $1");
     BY_KEY = concat!("SELECT ", agent_columns!(), " WHERE key_sha256 = $1");
     AFTER = concat!("SELECT ", agent_columns!(), " WHERE node_id > $1 ORDER BY node_id LIMIT $2");
-    ENROL = "INSERT INTO agents(node_id, key_sha256, key_spki, state, state_reason, epoch, session, confirmed, enrolled_at, certificate_until, agent_version, boot_id, beats, skew_ms, inventory, inventory_digest, health) VALUES ($1, $2, $3, 'good', '', $4, $5, 0, $6, $7, $8, $9, 0, 0, '', '', '') ON CONFLICT (node_id) DO UPDATE SET key_sha256 = excluded.key_sha256, key_spki = excluded.key_spki, state = 'good', state_reason = '', epoch = excluded.epoch, session = excluded.session, confirmed = 0, enrolled_at = excluded.enrolled_at, certificate_until = excluded.certificate_until, agent_version = excluded.agent_version, boot_id = excluded.boot_id, beats = 0, last_beat = NULL";
+    ENROL = "INSERT INTO agents(node_id, key_sha256, key_spki, state, state_reason, epoch, session, confirmed, enrolled_at, certificate_until, agent_version, boot_id, beats, skew_ms, inventory, inventory_digest, health) VALUES ($1, $2, $3, 'good', '', $4, $5, 0, $6, $7, $8, $9, 0, 0, '', '', '') ON CONFLICT (node_id) DO UPDATE SET key_sha256 = excluded.key_sha256, key_spki = excluded.key_spki, state = 'good', state_reason = '', epoch = excluded.epoch, session = excluded.session, confirmed = 0, enrolled_at = excluded.enrolled_at, certificate_until = excluded.certificate_until, agent_version = excluded.agent_version, boot_id = excluded.boot_id, beats = 0, last_beat = NULL, health = ''";
     SET_STATE = "UPDATE agents SET state = $2, state_reason = $3 WHERE node_id = $1";
     SET_SESSION = "UPDATE agents SET epoch = $2, session = $3, confirmed = 0, state = 'good', state_reason = '', agent_version = $4, boot_id = $5, skew_ms = $6 WHERE node_id = $1";
     CONFIRM = "UPDATE agents SET confirmed = 1 WHERE node_id = $1 AND session = $2";
@@ -47,18 +47,18 @@ macro_rules! beats {
         concat!(
             "UPDATE agents SET last_beat = heard.at, beats = heard.beats, skew_ms = heard.skew FROM (",
             $rows,
-            ") AS heard WHERE agents.node_id = heard.node AND agents.state = 'good'"
+            ") AS heard WHERE agents.node_id = heard.node AND agents.session = heard.session AND agents.state = 'good'"
         )
     };
 }
 
-/// `$1`: `[[node, at, beats, skew], …]`.
+/// `$1`: `[[node, session, at, beats, skew], …]`.
 const BEATS: Pair = Pair {
     sqlite: beats!(
-        "SELECT value->>0 AS node, value->>1 AS at, value->>2 AS beats, value->>3 AS skew FROM json_each($1)"
+        "SELECT value->>0 AS node, value->>1 AS session, value->>2 AS at, value->>3 AS beats, value->>4 AS skew FROM json_each($1)"
     ),
     postgres: beats!(
-        "SELECT value->>0 AS node, (value->>1)::bigint AS at, (value->>2)::bigint AS beats, (value->>3)::bigint AS skew FROM jsonb_array_elements($1::text::jsonb)"
+        "SELECT value->>0 AS node, (value->>1)::bigint AS session, (value->>2)::bigint AS at, (value->>3)::bigint AS beats, (value->>4)::bigint AS skew FROM jsonb_array_elements($1::text::jsonb)"
     ),
 };
 
@@ -215,14 +215,17 @@ pub fn set_health(tx: &mut Tx<'_>, node: &NodeId, health: &str) -> TxResult<()> 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beat {
     pub node_id: NodeId,
+    /// The connection that it was heard by.
+    pub session: u64,
     pub at: Timestamp,
     pub beats: u32,
     pub skew_ms: i64,
 }
 
-/// Many at once, by one statement.
+/// Many at once, by one statement; of an agent that has come anew since, what the older connection has noted is nothing.
 pub fn heard(tx: &mut Tx<'_>, beats: &[Beat]) -> TxResult<()> {
-    let rows: Vec<_> = beats.iter().map(|b| (b.node_id.as_str(), b.at.micros(), b.beats, b.skew_ms)).collect();
+    let rows: Vec<_> =
+        beats.iter().map(|b| (b.node_id.as_str(), b.session, b.at.micros(), b.beats, b.skew_ms)).collect();
     let sql = BEATS.get(tx.dialect());
     tx.exec(sql, params![codec::to_json(&rows)])?;
     Ok(())

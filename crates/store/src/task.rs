@@ -12,7 +12,7 @@ use crate::transition::{Cause, Moved, Transition};
 use crate::tx::Tx;
 use domain::filter::{Field, Filter, Schema};
 use domain::stage::FailureClass;
-use domain::task::{DISPATCHED, LEASE, QUEUED, Task, TaskFence, TaskKind, TaskResult, TaskStatus};
+use domain::task::{DISPATCHED, LEASE, QUEUED, Task, TaskFence, TaskKind, TaskResult, TaskStatus, WITHDRAWN};
 use domain::{Error, JobId, NodeId, TaskId, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,7 @@ crate::statements! {
     BY_OPERATION = concat!("SELECT ", task_columns!(), " WHERE operation = $1");
     LIVE_OF_NODE = concat!("SELECT ", task_columns!(), " WHERE node_id = $1 AND status IN ('queued', 'dispatched')");
     LAST_OF_JOB = concat!("SELECT ", task_columns!(), " WHERE job_id = $1 ORDER BY task_id DESC LIMIT 1");
+    LAST_DONE = concat!("SELECT ", task_columns!(), " WHERE job_id = $1 AND stage = $2 AND status = 'done' ORDER BY task_id DESC LIMIT 1");
     LIST = concat!("SELECT ", task_columns!(), " WHERE task_id < $1");
     OVERDUE = concat!("SELECT ", task_columns!(), " WHERE task_id > $1 AND ((status = 'queued' AND take_by <= $2) OR (status = 'dispatched' AND lease_until <= $2)) ORDER BY task_id LIMIT $3");
     INSERT = "INSERT INTO tasks(task_id, node_id, job_id, stage, operation, kind, body, status, version, epoch, fence, requeues, queued_at, take_by, result, signature, expired_because, output_bytes, ordered_by) VALUES ($1, $2, $3, $4, $5, $6, $7, 'queued', 1, 0, 0, 0, $8, $9, '', $10, '', 0, $11)";
@@ -69,6 +70,9 @@ struct ResultRow {
     detail: String,
     started_at: Option<i64>,
     finished_at: Option<i64>,
+    /// Of results that were stored before it was kept: none.
+    #[serde(default)]
+    signed_by: String,
 }
 
 fn result_to_json(result: Option<&TaskResult>) -> String {
@@ -81,6 +85,7 @@ fn result_to_json(result: Option<&TaskResult>) -> String {
             detail: r.detail.clone(),
             started_at: r.started_at.map(Timestamp::micros),
             finished_at: r.finished_at.map(Timestamp::micros),
+            signed_by: r.signed_by.clone(),
         })
     })
 }
@@ -97,6 +102,7 @@ fn result_from_json(text: &str, signature: Vec<u8>) -> Result<Option<TaskResult>
         message: row.message,
         detail: row.detail,
         signature,
+        signed_by: row.signed_by,
         started_at: row.started_at.map(Timestamp::from_micros),
         finished_at: row.finished_at.map(Timestamp::from_micros),
     }))
@@ -142,6 +148,11 @@ pub fn live_of_node(node: &NodeId) -> Point<Task> {
 
 pub fn last_of_job(job: &JobId) -> Point<Task> {
     Point { sql: LAST_OF_JOB, params: vec![Val::from(job.as_str())], read }
+}
+
+/// The last one of a job's stage that its agent has done.
+pub fn last_done(job: &JobId, stage: &str) -> Point<Task> {
+    Point { sql: LAST_DONE, params: vec![Val::from(job.as_str()), Val::from(stage)], read }
 }
 
 pub fn get_for_update(tx: &mut Tx<'_>, id: &TaskId) -> TxResult<Option<Task>> {
@@ -266,6 +277,16 @@ pub fn dispatch(tx: &mut Tx<'_>, task: &Task, actor: &str) -> TxResult<Task> {
     let lease_until = Some(now.plus(LEASE));
     let after = Task { status: TaskStatus::Dispatched, fence, dispatched_at: Some(now), lease_until, ..task.clone() };
     move_to(tx, task, &after, &Cause::node(actor, DISPATCHED, &format!("fence {fence}")))
+}
+
+/// Takes back the live task of a node, if there is one: whoever was given it is not asked any more. In a transaction that
+/// has the node's row. The cause's comment is why.
+pub fn withdraw_of_node(tx: &mut Tx<'_>, node: &NodeId, cause: &Cause) -> TxResult<()> {
+    let Some(live) = tx.point(&live_of_node(node))? else { return Ok(()) };
+    let Some(there) = get_for_update(tx, &live.id)?.filter(|there| there.status.is_live()) else { return Ok(()) };
+    let expired_because = cause.comment.clone();
+    let after = Task { status: TaskStatus::Expired, lease_until: None, expired_because, ..there.clone() };
+    move_to(tx, &there, &after, &cause.then(WITHDRAWN)).map(drop)
 }
 
 /// Its agent is at it. `false`: not under that fence, or not any more.

@@ -49,7 +49,7 @@ pub async fn enrol(store: &Store, id: &NodeId, beats: u32) {
                 health: String::new(),
             },
         )?;
-        agent::heard(tx, &[Beat { node_id: id.clone(), at: now, beats, skew_ms: 2 }])
+        agent::heard(tx, &[Beat { node_id: id.clone(), session: 1, at: now, beats, skew_ms: 2 }])
     })
     .await;
 }
@@ -131,6 +131,7 @@ pub async fn end_task(store: &Store, there: &Task, ok: bool) -> Task {
             message: if ok { String::new() } else { "no answer".into() },
             detail: "{}".into(),
             signature: vec![1, 2, 3],
+            signed_by: "01".into(),
             started_at: Some(tx.now()),
             finished_at: Some(tx.now()),
         };

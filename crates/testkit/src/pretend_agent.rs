@@ -197,7 +197,7 @@ impl PretendAgent {
             state.last_beat = Some(now);
             state.beats
         };
-        let beat = agent::Beat { node_id: self.node.clone(), at: now, beats, skew_ms: 0 };
+        let beat = agent::Beat { node_id: self.node.clone(), session: 1, at: now, beats, skew_ms: 0 };
         self.write(move |tx| agent::heard(tx, std::slice::from_ref(&beat))).await;
     }
 
@@ -327,8 +327,10 @@ impl PretendAgent {
                 if there.fence != fence {
                     return Ok(Err("OLD_FENCE"));
                 }
-                if there.status != TaskStatus::Dispatched {
-                    return Ok(Err("ALREADY_ENDED"));
+                match there.status {
+                    TaskStatus::Dispatched => {}
+                    TaskStatus::Queued | TaskStatus::Expired => return Ok(Err("EXPIRED")),
+                    TaskStatus::Done | TaskStatus::Failed => return Ok(Err("ALREADY_ENDED")),
                 }
                 let status = if result.ok { TaskStatus::Done } else { TaskStatus::Failed };
                 let after = Task { status, lease_until: None, result: Some(result.clone()), ..there.clone() };
@@ -363,6 +365,7 @@ pub fn failure(code: &str, class: FailureClass) -> TaskResult {
         message: format!("as the test wants it: {code}"),
         detail: "{}".to_owned(),
         signature: vec![1, 2, 3],
+        signed_by: "6b6579".into(),
         started_at: None,
         finished_at: None,
     }

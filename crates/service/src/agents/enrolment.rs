@@ -8,10 +8,11 @@ use domain::agent::{AgentIdentity, BootstrapToken, IdentityState, TokenRefusal};
 use domain::job_stage::JobKind;
 use domain::limits::{MAC_ADDRESSES_MAX, NAME_MAX, TEXT_MAX};
 use domain::node::{AgentMode, Node, NodeStatus, ONBOARD};
+use domain::task::WITHDRAWN;
 use domain::{Code, Error, NodeId, Reason, Secret, Timestamp, metric};
 use serde::Serialize;
 use store::audit::Entry;
-use store::{Cause, Failure, Tx, TxResult, agent, audit, execution, machine, node};
+use store::{Cause, Failure, Tx, TxResult, agent, audit, execution, machine, node, task};
 use workflow::job::{Fresh, NewJob, Parameters, begin};
 
 /// Longer than any token: not worth hashing.
@@ -166,7 +167,12 @@ impl Enrolling {
                 agent::certified(tx, &node.id, self.certificate_until)?;
                 there
             }
-            there => self.enrol(tx, &node, there.as_ref())?,
+            there => {
+                // whoever has this key knows nothing of what the one before it has done, and must not do it again
+                let cause = Cause::executor("agents", WITHDRAWN, "its node's agent has another key since");
+                task::withdraw_of_node(tx, &node.id, &cause)?;
+                self.enrol(tx, &node, there.as_ref())?
+            }
         };
         if node.status == NodeStatus::BootstrapIssued {
             let new = NewJob {

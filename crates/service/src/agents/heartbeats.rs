@@ -37,6 +37,10 @@ impl Beats {
         if noted.len() >= NOTED_MAX {
             return;
         }
+        // an older connection that is not ended yet
+        if noted.get(&beat.node_id).is_some_and(|there| there.session > beat.session) {
+            return;
+        }
         let first = noted.is_empty();
         noted.insert(beat.node_id.clone(), beat);
         drop(noted);
@@ -151,7 +155,8 @@ impl Service {
             Some(_) | None => 1,
         };
         pulse.last = Some(now);
-        let noted = Beat { node_id: session.node_id.clone(), at: now, beats: pulse.beats, skew_ms };
+        let noted =
+            Beat { node_id: session.node_id.clone(), session: session.session, at: now, beats: pulse.beats, skew_ms };
         self.inner.agents.beats.note(noted);
         let skewed = self.skewed(skew_ms);
         if beat.clock.is_some() && skewed.is_some() != pulse.skewed {
@@ -235,6 +240,7 @@ mod tests {
         let beats = Beats::default();
         let beat = |n: usize, at: i64| Beat {
             node_id: NodeId::from_text(format!("nod_{n:032x}")),
+            session: 1,
             at: Timestamp::from_micros(at),
             beats: 1,
             skew_ms: 0,
@@ -242,7 +248,10 @@ mod tests {
         beats.note(beat(2, 1));
         beats.note(beat(1, 1));
         beats.note(beat(2, 5));
-        assert_eq!(beats.take(), [beat(1, 1), beat(2, 5)]);
+        let newer = Beat { session: 2, ..beat(2, 7) };
+        beats.note(newer.clone());
+        beats.note(beat(2, 9));
+        assert_eq!(beats.take(), [beat(1, 1), newer], "and of two connections the newer one's");
         (0..=NOTED_MAX).for_each(|n| beats.note(beat(n, 1)));
         assert_eq!((beats.take().len(), beats.take().len()), (NOTED_MAX, 0));
     }

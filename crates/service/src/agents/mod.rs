@@ -21,7 +21,7 @@ pub use sessions::{AgentSession, Farewell, Hello};
 pub use tasks::{ForAgent, OutputPiece};
 
 use self::heartbeats::Beats;
-use crate::standing::Sampler;
+use self::refusals::Refusals;
 use crate::{Service, access};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -59,30 +59,14 @@ impl Default for AgentSetup {
 }
 
 /// What a server keeps of agents in memory.
+#[derive(Default)]
 pub(crate) struct Agents {
     setup: OnceLock<AgentSetup>,
     authority: OnceCell<Arc<Authority>>,
     /// The streams of this server: which connection of which node.
     held: Mutex<HashMap<NodeId, u64>>,
     beats: Beats,
-    /// Of what is refused at the agents' port, what is put on record.
-    refusals: Sampler,
-}
-
-/// Refusals that are put on record one by one; beyond that one stands for many.
-const REFUSALS_PER_SECOND: u32 = 1;
-const REFUSALS_AT_ONCE: u32 = 20;
-
-impl Default for Agents {
-    fn default() -> Self {
-        Self {
-            setup: OnceLock::new(),
-            authority: OnceCell::new(),
-            held: Mutex::default(),
-            beats: Beats::default(),
-            refusals: Sampler::new(REFUSALS_PER_SECOND, REFUSALS_AT_ONCE),
-        }
-    }
+    refusals: Refusals,
 }
 
 /// Each agent has its own share of the store's queue: none holds up another.

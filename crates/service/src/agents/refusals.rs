@@ -2,15 +2,52 @@
 
 use super::AgentPeer;
 use crate::Service;
+use crate::standing::Sampler;
 use domain::agent::{AgentIdentity, IdentityState};
 use domain::limits::short;
 use domain::{Error, NodeId, Reason, metric};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use store::audit::Entry;
 use store::{Caller, agent, audit};
 
 /// A certificate of ours that is not valid yet by so little is another server's clock.
 pub const SMALL_DIFFERENCE: Duration = Duration::from_secs(300);
+
+/// Refusals that are put on record one by one; beyond that one stands for many.
+const PER_SECOND: u32 = 1;
+const AT_ONCE: u32 = 20;
+/// Nodes that have a record of their own; those beyond share the strangers'.
+const NODES_MAX: usize = 50_000;
+
+/// Of what is refused at the agents' port, what is put on record: so much for each node, whose certificate or token has
+/// named it, and so much for all strangers together. One that is refused all the time does not hide what the others do.
+pub(super) struct Refusals {
+    strangers: Sampler,
+    nodes: Mutex<HashMap<NodeId, Sampler>>,
+}
+
+impl Default for Refusals {
+    fn default() -> Self {
+        Self { strangers: Sampler::new(PER_SECOND, AT_ONCE), nodes: Mutex::default() }
+    }
+}
+
+impl Refusals {
+    /// How many refusals an entry made now stands for; `None`: make none.
+    fn sample(&self, of: Option<&NodeId>) -> Option<u64> {
+        let Some(node) = of else { return self.strangers.sample() };
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = nodes.get(node) {
+            return known.sample();
+        }
+        if nodes.len() >= NODES_MAX {
+            return self.strangers.sample();
+        }
+        nodes.entry(node.clone()).or_insert_with(|| Sampler::new(PER_SECOND, AT_ONCE)).sample()
+    }
+}
 
 pub(super) fn certificate_refused(message: impl Into<String>) -> Error {
     Error::new(Reason::AgentCertificateRefused, message)
@@ -25,7 +62,7 @@ impl Service {
 
     /// Puts on record what an agent was refused.
     pub(super) async fn record_agent(&self, call: &'static str, claimed: Option<&NodeId>, error: &Error) {
-        let Some(count) = self.inner.agents.refusals.sample() else { return };
+        let Some(count) = self.inner.agents.refusals.sample(claimed) else { return };
         let node = claimed.map(ToString::to_string).unwrap_or_default();
         let entry = Entry {
             actor: node.clone(),
@@ -94,5 +131,25 @@ impl Service {
             return Err(("not_yet_valid", certificate_refused(message)));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_that_is_refused_all_the_time_does_not_hide_the_others() {
+        let refusals = Refusals::default();
+        let node = |n: usize| NodeId::from_text(format!("nod_{n:032x}"));
+        let recorded = |of: Option<&NodeId>| (0..1000).filter(|_| refusals.sample(of).is_some()).count();
+        assert!((20..100).contains(&recorded(Some(&node(0)))));
+        assert_eq!(refusals.sample(Some(&node(1))), Some(1), "another node's stands for itself");
+        assert!((20..100).contains(&recorded(None)));
+        assert_eq!(refusals.sample(Some(&node(1))), Some(1), "nor do strangers hide it");
+        for n in 0..NODES_MAX + 10 {
+            refusals.sample(Some(&node(n)));
+        }
+        assert_eq!(refusals.nodes.lock().map(|nodes| nodes.len()).ok(), Some(NODES_MAX), "there is a bound");
     }
 }

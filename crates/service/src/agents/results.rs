@@ -7,7 +7,7 @@ use super::{AgentSession, caller, one_line};
 use crate::Service;
 use domain::limits::MESSAGE_MAX;
 use domain::stage::FailureClass;
-use domain::task::{REFUSED, RESULT, Task, TaskFence, TaskResult, TaskStatus};
+use domain::task::{REFUSED, RESULT, Task, TaskFence, TaskResult, TaskStatus, signed_text};
 use domain::{Error, NodeId, Reason, TaskId, Timestamp};
 use store::{Cause, Tx, TxResult, task};
 
@@ -15,6 +15,8 @@ use store::{Cause, Tx, TxResult, task};
 const DETAIL_MAX: usize = 256 * 1024;
 const CODE_MAX: usize = 64;
 const SIGNATURE_MAX: usize = 128;
+/// An agent's word for what it has stopped because it was called off.
+const CANCELED: &str = "CANCELED";
 
 /// A result as an agent sends it.
 #[derive(Clone, Debug, Default)]
@@ -43,18 +45,13 @@ pub struct Refusal {
 /// What came of it: `Err` says why it changed nothing.
 pub type Kept = Result<(), &'static str>;
 
-fn signed_text(said: &Said) -> Vec<u8> {
-    let Said { task, fence, ok, detail, .. } = said;
-    format!("millwright task result v1\n{task}\n{fence}\n{ok}\n{detail}").into_bytes()
-}
-
 /// The result as it is kept, unless it cannot be believed.
 fn judged(session: &AgentSession, said: &Said) -> Result<TaskResult, &'static str> {
     let json = said.detail.is_empty() || serde_json::from_str::<serde::de::IgnoredAny>(&said.detail).is_ok();
     if said.detail.len() > DETAIL_MAX || !json || said.signature.len() > SIGNATURE_MAX {
         return Err("INVALID");
     }
-    if !session.key.has_signed(&signed_text(said), &said.signature) {
+    if !session.key.has_signed(signed_text(&said.task, said.fence, said.ok, &said.detail).as_bytes(), &said.signature) {
         return Err("BAD_SIGNATURE");
     }
     Ok(TaskResult {
@@ -65,6 +62,7 @@ fn judged(session: &AgentSession, said: &Said) -> Result<TaskResult, &'static st
         message: one_line(&said.message, MESSAGE_MAX),
         detail: said.detail.clone(),
         signature: said.signature.clone(),
+        signed_by: session.key.spki().iter().map(|byte| format!("{byte:02x}")).collect(),
         started_at: said.started_at,
         finished_at: said.finished_at,
     })
@@ -108,9 +106,11 @@ fn standing(tx: &mut Tx<'_>, node: &NodeId, id: &TaskId, fence: TaskFence, new: 
         _ if there.fence != fence => Standing::Not("OLD_FENCE"),
         TaskStatus::Dispatched => Standing::Out(Box::new(there)),
         TaskStatus::Done | TaskStatus::Failed if there.result.as_ref().is_some_and(same) => Standing::Repeated,
-        TaskStatus::Queued | TaskStatus::Done | TaskStatus::Failed | TaskStatus::Expired => {
-            Standing::Not("ALREADY_ENDED")
-        }
+        TaskStatus::Done | TaskStatus::Failed => Standing::Not("ALREADY_ENDED"),
+        // that it was stopped as we asked is nothing to keep: if it is wanted again, it is carried out anew
+        TaskStatus::Queued | TaskStatus::Expired if new.code == CANCELED => Standing::Not("ALREADY_ENDED"),
+        // it may be handed out again, under a higher fence: the agent keeps what it has for that
+        TaskStatus::Queued | TaskStatus::Expired => Standing::Not("EXPIRED"),
     })
 }
 
@@ -156,6 +156,7 @@ impl Service {
             message: one_line(&said.message, MESSAGE_MAX),
             detail: String::new(),
             signature: Vec::new(),
+            signed_by: String::new(),
             started_at: None,
             finished_at: None,
         };
@@ -203,14 +204,11 @@ mod tests {
 
     #[test]
     fn what_is_signed_is_spelt_as_agents_spell_it() {
-        let said = Said {
-            task: "tsk_1".to_owned(),
-            fence: TaskFence { epoch: 2, counter: 7 },
-            ok: true,
-            detail: "{\"a\":1}".to_owned(),
-            ..Said::default()
-        };
-        assert_eq!(signed_text(&said), b"millwright task result v1\ntsk_1\n2.7\ntrue\n{\"a\":1}");
+        let fence = TaskFence { epoch: 2, counter: 7 };
+        assert_eq!(
+            signed_text("tsk_1", fence, true, "{\"a\":1}"),
+            "millwright task result v1\ntsk_1\n2.7\ntrue\n{\"a\":1}"
+        );
     }
 
     #[test]

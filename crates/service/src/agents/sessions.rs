@@ -9,13 +9,14 @@ use domain::agent::{AgentIdentity, Greeting, IdentityState};
 use domain::finding::FindingKind;
 use domain::limits::{NAME_MAX, TEXT_MAX};
 use domain::node::{AgentMode, Node, NodeStatus};
+use domain::task::WITHDRAWN;
 use domain::{Error, FindingId, NodeId, Reason, Timestamp, metric};
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 use store::audit::Entry;
-use store::{Caller, Failure, Tx, TxResult, agent, audit, execution, finding, node};
+use store::{Caller, Cause, Failure, Tx, TxResult, agent, audit, execution, finding, node, task};
 
 pub(super) const CONNECT: &str = "AgentService/Connect";
 /// How often what other servers did is looked for.
@@ -131,7 +132,8 @@ struct Judging {
 impl Judging {
     fn write(&self, tx: &mut Tx<'_>) -> TxResult<Greeted> {
         let id = &self.peer.node_id;
-        let Some(node) = tx.point(&node::by_id(id))? else { return Ok(Greeted::Farewell(Farewell::unknown())) };
+        // before its agent and its task, as everybody does: a copy takes them both
+        let Some(node) = node::get_for_update(tx, id)? else { return Ok(Greeted::Farewell(Farewell::unknown())) };
         if node.status == NodeStatus::Deleted {
             return Ok(Greeted::Farewell(Farewell::new("DELETED", "this node is gone", 0)));
         }
@@ -168,6 +170,9 @@ impl Judging {
             self.hello.session, there.session
         );
         agent::set_state(tx, id, IdentityState::Suspended, &why)?;
+        let withdrawn =
+            Cause::executor("agents", WITHDRAWN, "the identity of its agent was seen twice, and is stopped");
+        task::withdraw_of_node(tx, id, &withdrawn)?;
         finding::raise(tx, self.finding.clone(), FindingKind::AgentCloned, id.as_str(), &why, "agents")?;
         let error = Error::new(Reason::AgentCertificateRefused, why);
         audit::insert(tx, &Entry { actor: id.to_string(), call: CONNECT.to_owned(), ..crate::audit::refused(&error) });

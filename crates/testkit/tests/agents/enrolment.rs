@@ -3,6 +3,7 @@
 use crate::fixture::{connected, enrolled, on_both, reason, reason_of_end, refusals};
 use domain::agent::IdentityState;
 use domain::node::{AgentMode, DRAIN, DRAINED, Node, NodeStatus, REMOVE, REMOVED};
+use domain::task::TaskStatus;
 use domain::{NodeId, Timestamp};
 use rcgen::KeyPair;
 use std::time::Duration;
@@ -112,6 +113,28 @@ on_both!(a_node_in_service_keeps_its_key_until_somebody_asks_for_another, |site|
         (site.node_row(&node).await.agent_mode == AgentMode::Keep).then_some(())
     })
     .await;
+});
+
+on_both!(another_key_is_never_given_what_the_one_before_it_was_at, |site| async move {
+    let (node, _old, mut stream) = connected(&site, "gpu-1").await;
+    let id = site.order(&node, "once").await;
+    let order = stream.task().await;
+    site.wish(&node, AgentMode::Rebootstrap).await;
+    let token = site.token(&node).await;
+    let new = Agent::enrol(&site.dialer, &token).await.expect("enrols");
+    let withdrawn = site.task(&id).await;
+    assert_eq!(withdrawn.status, TaskStatus::Expired);
+    assert!(withdrawn.expired_because.contains("another key"), "{}", withdrawn.expired_because);
+    let next = site.order(&node, "next").await;
+    // its answer was lost: the same key asks again, and nothing is taken from it
+    let mut new = Agent::enrol_with(&site.dialer, &token, same(&new.key)).await.expect("again");
+    assert_eq!(site.task(&next).await.status, TaskStatus::Queued);
+    let mut stream = new.connect(&site.dialer).await.expect("connects");
+    let given = stream.task().await;
+    assert_eq!(given.task_id, next.as_str(), "not the one that the other was at");
+    assert!(given.fence.expect("a fence").counter > order.fence.expect("a fence").counter);
+    let late = site.task(&id).await;
+    assert_eq!(late, withdrawn, "and it stays so");
 });
 
 /// Leads a node to where it is on its way out.

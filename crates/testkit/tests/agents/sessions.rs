@@ -4,6 +4,7 @@ use crate::fixture::{connected, enrolled, finding, on_both, reason_of_end, refus
 use domain::agent::IdentityState;
 use domain::finding::FindingKind;
 use domain::node::AgentMode;
+use domain::task::TaskStatus;
 use proto::agent::v1 as pb;
 use proto::agent::v1::from_agent::Message as Says;
 use proto::agent::v1::to_agent::Message as Word;
@@ -34,6 +35,18 @@ on_both!(a_copied_identity_is_noticed_and_both_stop_until_it_is_repaired, |site|
     // the copy is still there, and still one
     assert_eq!(copy.connect(&site.dialer).await.err().expect("a copy").message(), "CLONED");
     assert_eq!(reason_of_end(&mut stream).await, "CLONED");
+});
+
+on_both!(what_a_copied_identity_was_at_is_withdrawn, |site| async move {
+    let (node, mut original) = enrolled(&site, "gpu-1").await;
+    let mut copy = original.copy();
+    let mut stream = original.connect(&site.dialer).await.expect("the first to come");
+    let id = site.order(&node, "once").await;
+    stream.task().await;
+    assert_eq!(copy.connect(&site.dialer).await.err().expect("a copy").message(), "CLONED");
+    let there = site.task(&id).await;
+    assert_eq!(there.status, TaskStatus::Expired);
+    assert!(there.expired_because.contains("seen twice"), "{}", there.expired_because);
 });
 
 on_both!(a_welcome_that_was_lost_does_not_make_a_copy, |site| async move {

@@ -1,7 +1,7 @@
 //! Tasks: handed out once under a fence, sent again as they are, ended by a signed word, and by nothing else.
 
 use crate::fixture::{connected, enrolled, on_both, reason_of_end, refusals};
-use domain::task::{LEASE, LEASE_EXPIRED, REQUEUED, TaskStatus, WITHDRAWN};
+use domain::task::{LEASE, LEASE_EXPIRED, REQUEUED, TaskStatus, WITHDRAWN, signed_text};
 use proto::agent::v1 as pb;
 use proto::agent::v1::from_agent::Message as Says;
 use proto::agent::v1::to_agent::Message as Word;
@@ -20,6 +20,20 @@ fn not_applied(why: &str) -> (bool, String) {
     (false, why.to_owned())
 }
 
+/// By another program, as docs/nodes.md has it.
+fn openssl_verifies(public: &[u8], text: &str, signature: &[u8]) {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (name, bytes) in [("key.der", public), ("text", text.as_bytes()), ("signature", signature)] {
+        std::fs::write(folder.path().join(name), bytes).expect("is written");
+    }
+    let verified = std::process::Command::new("openssl")
+        .args(["dgst", "-sha256", "-verify", "key.der", "-keyform", "DER", "-signature", "signature", "text"])
+        .current_dir(folder.path())
+        .output()
+        .expect("openssl runs; where it is missing: apt-get install openssl");
+    assert!(verified.status.success(), "{verified:?}");
+}
+
 on_both!(a_task_is_handed_out_at_once_and_ends_by_its_agents_word, |site| async move {
     let (node, agent, mut stream) = connected(&site, "gpu-1").await;
     let first = site.order(&node, "first").await;
@@ -33,6 +47,11 @@ on_both!(a_task_is_handed_out_at_once_and_ends_by_its_agents_word, |site| async 
     assert_eq!(done.status, TaskStatus::Done);
     let kept = done.result.expect("a result");
     assert_eq!((kept.ok, kept.detail.as_str(), &kept.signature), (true, "{\"found\":[]}", &result.signature));
+    // with the key that has signed it: the node's may be another one by the time that somebody asks
+    let public = rcgen::PublicKeyData::subject_public_key_info(&agent.key);
+    assert_eq!(kept.signed_by, public.iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    let text = signed_text(first.as_str(), done.fence, kept.ok, &kept.detail);
+    openssl_verifies(&public, &text, &kept.signature);
     // again: as before
     assert_eq!(answered(&mut stream, result).await, (true, String::new()));
     // and otherwise: no
@@ -79,7 +98,8 @@ on_both!(an_old_fence_is_refused_and_the_new_one_counts, |site| async move {
         task.lease_until = None;
     })
     .await;
-    assert_eq!(answered(&mut stream, agent.result(&first, true, "")).await, not_applied("ALREADY_ENDED"));
+    // not over: an agent that forgot its result now would have nothing to say when the task comes again
+    assert_eq!(answered(&mut stream, agent.result(&first, true, "")).await, not_applied("EXPIRED"));
     site.move_task(&id, Cause::executor("tester", REQUEUED, ""), |task| {
         task.status = TaskStatus::Queued;
         task.requeues += 1;
@@ -92,6 +112,7 @@ on_both!(an_old_fence_is_refused_and_the_new_one_counts, |site| async move {
     assert_eq!(answered(&mut stream, agent.result(&first, true, "")).await, not_applied("OLD_FENCE"));
     assert_eq!(site.task(&id).await.status, TaskStatus::Dispatched);
     assert_eq!(answered(&mut stream, agent.result(&second, true, "")).await, (true, String::new()));
+    assert_eq!(site.task(&id).await.status, TaskStatus::Done, "what was kept is taken under the new fence");
     assert!(refusals(&site).await.iter().any(|e| e.message.contains("OLD_FENCE") && e.target == node.as_str()));
 });
 
@@ -169,7 +190,10 @@ on_both!(a_withdrawn_task_is_called_off, |site| async move {
     };
     assert_eq!((cancel.task_id.as_str(), cancel.fence), (id.as_str(), order.fence));
     assert_eq!(cancel.reason, "nobody wants it any more");
-    assert_eq!(answered(&mut stream, agent.result(&order, false, "")).await, not_applied("ALREADY_ENDED"));
+    assert_eq!(answered(&mut stream, agent.result(&order, false, "")).await, not_applied("EXPIRED"));
+    // one that has stopped as it was told may forget it, and carries it out anew if it is asked to
+    let stopped = pb::TaskResult { code: "CANCELED".to_owned(), ..agent.result(&order, false, "") };
+    assert_eq!(answered(&mut stream, stopped).await, not_applied("ALREADY_ENDED"));
     // withdrawn while the agent was away: it is told when it says what it is at
     let id = site.order(&node, "again").await;
     stream.task().await;

@@ -234,6 +234,20 @@ async fn stages_are_done_in_their_order_and_a_clean_record_is_kept() {
             let record: serde_json::Value = serde_json::from_str(&job.clean_record).expect("JSON");
             assert_eq!(record["signature"], "010203", "{kind}");
             assert_eq!(record["node_id"], play.node.as_str(), "{kind}");
+            // as the agent has spelt it, not as the server would today
+            let of = |stage: JobStage| {
+                let id = play.job.clone();
+                world.read(move |tx| tx.point(&store::task::last_done(&id, stage.as_str())))
+            };
+            let scrubs = kind.stages().contains(&JobStage::ScrubGpu);
+            assert_eq!(record["scrubbed"].is_object(), scrubs, "{kind}: {record}");
+            for (stage, part) in [(JobStage::ValidateCleanNode, &record), (JobStage::ScrubGpu, &record["scrubbed"])] {
+                let Some(task) = of(stage).await else { continue };
+                let text = format!("millwright task result v1\n{}\n{}\ntrue\n", task.id, task.fence);
+                let signed = part["signed_text"].as_str().expect("a text");
+                assert!(signed.starts_with(&text), "{kind}: {signed}");
+                assert_eq!(part["agent_public_key"], "6b6579", "{kind}: the key that signed it");
+            }
         }
     }
     engine.stop().await;

@@ -7,6 +7,7 @@ use domain::lifecycle::State as _;
 use domain::node::{Node, NodeStatus};
 use domain::{MachineId, NodeId, Reason};
 use engine::EngineOptions;
+use service::NewTaskOrder;
 use store::node;
 use testkit::fleet::{Database, admin, machine, start};
 
@@ -44,6 +45,34 @@ async fn no_job_begins_beside_a_run_of_its_machine() {
         world.write("unlink", unlink).await.expect("unlinks");
         world.begin(&id, kind).await.unwrap_or_else(|e| panic!("{kind}: without it, it begins: {e:?}"));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_a_task_by_hand_begins_beside_a_run_nor_a_run_beside_a_task() {
+    let world = World::new(Database::Memory);
+    let never_started = world.fleet.engine(EngineOptions::new("runs"), None);
+    let service = world.fleet.service(&never_started).await;
+    let mut nodes = Vec::new();
+    for machine_id in ["m-1", "m-2"] {
+        service.register_machine(&admin(), machine(machine_id)).await.expect("registers");
+        let id = world.node(NodeStatus::Active).await;
+        world.agent(&id).await;
+        on_machine(&world, &id, machine_id).await;
+        nodes.push(id);
+    }
+    let reboot =
+        |id: &NodeId| NewTaskOrder { node: id.to_string(), kind: "host.reboot".to_owned(), ..NewTaskOrder::default() };
+    let run = service.start_run(&admin(), start("m-1", "REBOOT", "request-1")).await.expect("starts").run;
+    let refused = service.order_task(&admin(), reboot(&nodes[0])).await.expect_err("a run is active");
+    assert_eq!(refused.reason, Reason::ActiveRun);
+    assert_eq!(refused.details.get("run_id").map(String::as_str), Some(run.id.as_str()));
+    let task = service.order_task(&admin(), reboot(&nodes[1])).await.expect("nothing holds the other machine");
+    let refused = service.start_run(&admin(), start("m-2", "REBOOT", "request-2")).await.expect_err("a task is live");
+    assert_eq!(refused.reason, Reason::MachineHeld);
+    assert_eq!(refused.details.get("task_id").map(String::as_str), Some(task.id.as_str()));
+    assert!(refused.message.contains("task cancel"), "names the way out: {}", refused.message);
+    service.cancel_task(&admin(), task.id.as_str(), "").await.expect("is taken back");
+    service.start_run(&admin(), start("m-2", "REBOOT", "request-2")).await.expect("without it, it starts");
 }
 
 #[tokio::test(start_paused = true)]

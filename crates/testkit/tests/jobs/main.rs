@@ -12,6 +12,7 @@ mod crash;
 mod exclusive;
 mod guardrails;
 mod heartbeats;
+mod identities;
 mod links;
 mod matrix;
 mod repeats;

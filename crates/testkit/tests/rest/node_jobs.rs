@@ -202,10 +202,41 @@ async fn onboardings_and_decommissions_are_jobs_of_their_kind_only() {
     assert!(later["message"].as_str().is_some_and(|text| text.contains("MAAS")), "{later}");
     let unknown = world.http.post("/api/v1/admin/decommissions", &with("burn")).await.refused(400, "INVALID_FIELD");
     assert!(unknown["allowed"].as_array().is_some_and(|all| all.contains(&json!("soft_reset"))), "{unknown}");
-    for bad in ["relative", "/", "/a/../etc", "//"] {
-        let body = json!({ "node_id": "gpu-1", "mode": "soft_reset", "scratch_paths": [bad] });
-        world.http.post("/api/v1/admin/decommissions", &body).await.refused(400, "INVALID_FIELD");
+    let cleanup = |paths: &[&str]| json!({ "node_id": "gpu-1", "mode": "soft_reset", "scratch_paths": paths });
+    let plain = ["relative", "/", "/a/../etc", "//", "/a//b", "/a/", "/./a", ""];
+    let system = [
+        "/usr",
+        "/etc",
+        "/etc/ssh",
+        "/var",
+        "/var/lib/data",
+        "/boot",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib64",
+        "/lib32/a",
+        "/root",
+        "/home",
+        "/home/tenant",
+        "/proc/1",
+        "/sys",
+        "/dev/shm",
+        "/run",
+    ];
+    for bad in plain.into_iter().chain(system) {
+        world.http.post("/api/v1/admin/decommissions", &cleanup(&[bad])).await.refused(400, "INVALID_FIELD");
     }
+    let many: Vec<String> = (0..17).map(|n| format!("/scratch/{n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    world.http.post("/api/v1/admin/decommissions", &cleanup(&many)).await.refused(400, "INVALID_FIELD");
+    // what they say is emptied by root
+    let token = world.http.post("/api/v1/tokens", &json!({ "name": "op", "role": "operator" })).await.ok();
+    let token = token["secret"].as_str().expect("a secret").to_owned();
+    let operator = crate::client::Http { url: world.http.url.clone(), token };
+    operator.post("/api/v1/admin/decommissions", &cleanup(&["/scratch"])).await.refused(403, "ROLE_TOO_LOW");
+    let dry = json!({ "node_id": "gpu-1", "mode": "soft_reset", "dry_run": true });
+    operator.post("/api/v1/admin/decommissions", &dry).await.refused(409, "NODE_HELD");
     // T-12: a cancelled onboarding leaves its node in quarantine
     let cancelled =
         world.http.post(&format!("/api/v1/admin/onboardings/{onboarding}/actions/cancel"), &json!({})).await;

@@ -136,3 +136,23 @@ async fn what_a_task_prints_is_read_as_it_comes_and_gone_on_with_where_it_broke(
         (Some(true), Some("none"))
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_whose_identity_is_taken_back_has_no_task_and_its_node_takes_no_work() {
+    let world = World::new().await;
+    let id = node(&world, "gpu-1", NodeStatus::Active).await;
+    let shown = async || world.http.get(&format!("/api/v1/admin/nodes/{id}")).await.ok();
+    assert_eq!(shown().await["schedulable"], true);
+    let task = id_of(&order(&world, "gpu-1", json!({ "kind": "host.reboot" })).await.ok());
+    let reason = json!({ "reason": "its key was seen elsewhere" });
+    world.http.post(&format!("/api/v1/admin/nodes/{id}/revoke"), &reason).await.ok();
+    let after = world.http.get(&format!("/api/v1/admin/tasks/{task}")).await.ok();
+    assert_eq!(after["status"], "expired", "{after}");
+    assert!(after["expired_because"].as_str().is_some_and(|why| why.contains("seen elsewhere")), "{after}");
+    let after = shown().await;
+    assert_eq!((after["status"].as_str(), after["schedulable"].as_bool()), (Some("active"), Some(false)));
+    assert!(after["unschedulable_because"].as_str().is_some_and(|why| why.contains("revoked")), "{after}");
+    // in lists, too
+    let listed = world.http.get("/api/v1/admin/nodes").await.ok();
+    assert_eq!(listed["nodes"][0]["schedulable"], false, "{listed}");
+}

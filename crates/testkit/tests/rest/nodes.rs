@@ -275,6 +275,22 @@ async fn a_cordon_keeps_work_off_and_changes_no_status() {
     assert_eq!((free["cordoned"].as_bool(), free["schedulable"].as_bool()), (Some(false), Some(true)));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_that_is_given_again_goes_by_the_sites_heartbeats_too() {
+    let world = World::new().await;
+    // nobody is ever heard of recently enough
+    let heartbeat = domain::agent::HeartbeatPolicy { lost_after: std::time::Duration::ZERO, ..Default::default() };
+    world.api.server.service.serves_agents(service::agents::AgentSetup { heartbeat, ..Default::default() });
+    let id = node(&world, "gpu-1", NodeStatus::Active).await;
+    let path = format!("/api/v1/admin/nodes/{id}/cordon");
+    let headers = [("X-Idempotency-Key", "k-1"), ("Content-Type", "application/json")];
+    for time in ["at first", "again"] {
+        let answer = world.http.send("POST", &path, &headers, br#"{"reason":"fan noise"}"#).await.ok();
+        assert_eq!(answer["node"]["cordon_reason"], "fan noise", "{time}");
+        assert_eq!(answer["node"]["agent"]["connected"], false, "{time}: {answer}");
+    }
+}
+
 // T-44: quarantine sets the machine's condition, by the reconciler's edge with the operator as its actor; recover clears it
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quarantine_is_said_by_the_machine_too_and_ends_with_it() {

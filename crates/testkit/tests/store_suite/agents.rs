@@ -56,8 +56,14 @@ async fn in_status(store: &TestStore, id: &NodeId, status: NodeStatus) {
     store.put("status", save).await.expect("saves");
 }
 
+/// Heard by the connection that is the last one.
 async fn beats(store: &TestStore, node: &NodeId, beats: u32) {
-    let beat = agent::Beat { node_id: node.clone(), at: store.clock.now(), beats, skew_ms: -40 };
+    let session = get(store, node).await.session;
+    beats_by(store, node, session, beats).await;
+}
+
+async fn beats_by(store: &TestStore, node: &NodeId, session: u64, beats: u32) {
+    let beat = agent::Beat { node_id: node.clone(), session, at: store.clock.now(), beats, skew_ms: -40 };
     store.put("beats", move |tx| agent::heard(tx, std::slice::from_ref(&beat))).await.expect("is heard");
 }
 
@@ -106,6 +112,31 @@ on_every_store!(sessions_are_confirmed_by_their_number_and_states_are_kept, |sto
     assert_eq!((there.state, there.session, there.confirmed, there.skew_ms), (IdentityState::Good, 8, false, -5));
 });
 
+on_every_store!(what_an_older_connection_has_noted_is_nothing, |store| async {
+    let node = enrolled(&store, "alpha", "key").await;
+    for older in [6, 8] {
+        beats_by(&store, &node, older, 9).await;
+        assert_eq!((get(&store, &node).await.last_beat, get(&store, &node).await.beats), (None, 0), "{older}");
+    }
+    beats_by(&store, &node, 7, 9).await;
+    assert_eq!(get(&store, &node).await.beats, 9);
+    // nor is anything of another key's: neither its heartbeats nor how it was
+    let of = node.clone();
+    store
+        .put("x", move |tx| {
+            agent::set_inventory(tx, &of, "{}", "digest")?;
+            agent::set_health(tx, &of, "{\"probes\":[{\"name\":\"gpu_present\",\"ok\":false}]}")
+        })
+        .await
+        .expect("writes");
+    let other = AgentIdentity { session: 8, ..identity(&node, "key-2") };
+    store.put("x", move |tx| agent::enrol(tx, &other)).await.expect("another key");
+    beats_by(&store, &node, 7, 10).await;
+    let there = get(&store, &node).await;
+    assert_eq!((there.beats, there.last_beat, there.health.as_str()), (0, None, ""));
+    assert_eq!(there.inventory_digest, "digest", "the hardware is the same");
+});
+
 on_every_store!(many_are_heard_at_once_and_the_silent_are_found, |store| async {
     let mut all = Vec::new();
     for n in 0..5 {
@@ -115,8 +146,10 @@ on_every_store!(many_are_heard_at_once_and_the_silent_are_found, |store| async {
     }
     store.clock.skip(Duration::from_secs(100));
     let now = store.clock.now();
-    let heard: Vec<_> =
-        all[..3].iter().map(|node| agent::Beat { node_id: node.clone(), at: now, beats: 4, skew_ms: -40 }).collect();
+    let heard: Vec<_> = all[..3]
+        .iter()
+        .map(|node| agent::Beat { node_id: node.clone(), session: 7, at: now, beats: 4, skew_ms: -40 })
+        .collect();
     store.put("beats", move |tx| agent::heard(tx, &heard)).await.expect("are heard");
     let there = get(&store, &all[0]).await;
     assert_eq!((there.beats, there.last_beat, there.skew_ms), (4, Some(now), -40));

@@ -47,6 +47,7 @@ fn result() -> TaskResult {
         message: "done".to_owned(),
         detail: "{\"a\":1}".to_owned(),
         signature: vec![0, 255, 7],
+        signed_by: "00ff".to_owned(),
         started_at: None,
         finished_at: Some(domain::Timestamp::from_micros(5)),
     }

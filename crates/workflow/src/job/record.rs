@@ -11,6 +11,7 @@ use domain::job_stage::{JobKind, JobStage};
 use domain::limits::short;
 use domain::node::{Node, NodeStatus};
 use domain::stage::{Ending, FailureClass};
+use domain::task::{Task, signed_text};
 use domain::{ExecutionId, JobId};
 use engine::{Event, Failure};
 use store::execution::{self, Execution};
@@ -127,24 +128,45 @@ pub(super) fn stage_done(
     Ok((node, there))
 }
 
-/// What was checked, by which agent, when, with its signature; or who vouches for it.
+/// What was checked, by which agent, when; or who vouches for it. It proves itself later, whatever becomes of the node and
+/// its key: with the text that was signed, word for word, and the public key beside the signature. What was scrubbed before
+/// it is in it alike.
 fn clean_record(tx: &mut Tx<'_>, id: &JobId, stage: JobStage, adopted_by: &str, message: &str) -> TxResult<String> {
     let at = tx.now().to_string();
     if !adopted_by.is_empty() {
         return Ok(serde_json::json!({ "vouched_by": adopted_by, "because": message, "at": at }).to_string());
     }
-    let checked =
-        tx.point(&task::last_of_job(id))?.filter(|t| t.job.as_ref().is_some_and(|(_, of)| of == stage.as_str()));
-    let Some((task, result)) = checked.and_then(|t| t.result.clone().map(|r| (t, r))) else { return Ok(String::new()) };
-    let key = tx.point(&agent::by_node(&task.node_id))?.map_or(String::new(), |a| a.key_sha256);
-    let hex: String = result.signature.iter().map(|b| format!("{b:02x}")).collect();
-    let detail: serde_json::Value = serde_json::from_str(&result.detail).unwrap_or_default();
-    let record = serde_json::json!({
-        "result": result.message, "checked": detail, "node_id": task.node_id.as_str(), "task_id": task.id.as_str(),
-        "fence": task.fence.to_string(), "agent_key_sha256": key, "signed": result.detail, "signature": hex,
-        "finished_at": result.finished_at.map(|t| t.to_string()), "stored_at": at,
-    });
+    let Some(mut record) = tx.point(&task::last_done(id, stage.as_str()))?.as_ref().and_then(signed_record) else {
+        return Ok(String::new());
+    };
+    let scrub = JobStage::ScrubGpu;
+    let done = tx.point(&job::by_id(id))?.map_or(Vec::new(), |job| job.done);
+    let scrubbed = match done.iter().find(|done| done.stage == scrub) {
+        Some(done) if !done.adopted_by.is_empty() => {
+            let (by, at) = (&done.adopted_by, done.at.to_string());
+            Some(serde_json::json!({ "vouched_by": by, "because": done.message, "at": at }))
+        }
+        Some(_) => tx.point(&task::last_done(id, scrub.as_str()))?.as_ref().and_then(signed_record),
+        None => None,
+    };
+    if let Some(scrubbed) = scrubbed {
+        record["scrubbed"] = scrubbed;
+    }
+    record["stored_at"] = at.into();
     Ok(record.to_string())
+}
+
+/// A task's result, with everything that its signature is checked by.
+fn signed_record(task: &Task) -> Option<serde_json::Value> {
+    let result = task.result.as_ref()?;
+    let signature: String = result.signature.iter().map(|b| format!("{b:02x}")).collect();
+    let checked: serde_json::Value = serde_json::from_str(&result.detail).unwrap_or_default();
+    Some(serde_json::json!({
+        "result": result.message, "checked": checked, "node_id": task.node_id.as_str(), "task_id": task.id.as_str(),
+        "fence": task.fence.to_string(), "finished_at": result.finished_at.map(|t| t.to_string()),
+        "signed_text": signed_text(task.id.as_str(), task.fence, result.ok, &result.detail), "signature": signature,
+        "algorithm": "ECDSA P-256 SHA-256", "agent_public_key": result.signed_by,
+    }))
 }
 
 #[allow(clippy::too_many_arguments, reason = "what ended, how, and what may follow")]

@@ -3,7 +3,8 @@
 
 use super::stage::{JobWork, Sight, failed};
 use super::{EXECUTOR, Parameters, observed, order};
-use domain::job_stage::{AGENT_COMES_WITHIN, JobStage};
+use domain::agent::{AgentIdentity, IdentityState};
+use domain::job_stage::{AGENT_COMES_WITHIN, Adoption, JobStage};
 use domain::node::NodeStatus;
 use domain::stage::FailureClass;
 use domain::task::{REQUEUED, REQUEUES_MAX, Task, TaskKind, TaskStatus, WITHDRAWN};
@@ -27,6 +28,39 @@ pub(super) struct TaskStage<'a> {
     pub work: &'a JobWork,
     pub stage: JobStage,
     pub kind: TaskKind,
+}
+
+/// Whether another key has taken the place of the one that was given the task.
+fn replaced(task: &Task, agent: Option<&AgentIdentity>) -> bool {
+    task.dispatched_at.is_some_and(|at| agent.is_some_and(|agent| agent.enrolled_at > at))
+}
+
+fn is_stopped(agent: &AgentIdentity) -> bool {
+    match agent.state {
+        IdentityState::Good => false,
+        IdentityState::Suspended | IdentityState::Revoked => true,
+    }
+}
+
+/// Nobody is there who could take a task or end it: hours of waiting would change nothing, a person can.
+fn identity_stopped(stage: JobStage, sight: &Sight) -> Failure {
+    let (job, node) = (&sight.job, &sight.node.id);
+    let said = sight.agent.as_ref().map_or(String::new(), |a| format!("{} ({})", a.state, a.state_reason));
+    let repair = match sight.agent.as_ref().map(|a| a.state) {
+        Some(IdentityState::Suspended) => format!("'millwright node repair {node}' or "),
+        Some(IdentityState::Good | IdentityState::Revoked) | None => String::new(),
+    };
+    let adopt = match stage.adoption(job.kind) {
+        Adoption::ByWord => {
+            format!("; if the machine is gone for good, 'millwright job adopt_observed_state {}'", job.id)
+        }
+        Adoption::BySight | Adoption::Never => String::new(),
+    };
+    let message = format!(
+        "the identity of the node's agent is {said}: it can be given no task; {repair}'millwright node rebootstrap {node}', then 'millwright job retry_stage {}'{adopt}",
+        job.id
+    );
+    Failure::new("IDENTITY_STOPPED", FailureClass::NeedsOperator, message)
 }
 
 /// Tasks that count are those of this lineage: `since` is the attempt it began with.
@@ -80,6 +114,7 @@ impl TaskStage<'_> {
         let other = live.filter(|live| task.as_ref().is_none_or(|ours| ours.id != live.id && !ours.status.is_live()));
         let seen = match (task, other) {
             (Some(task), _) if task.status == TaskStatus::Done => self.judge(&task, fresh, cx, sight),
+            _ if sight.agent.as_ref().is_some_and(is_stopped) => Seen::Failed(identity_stopped(self.stage, sight)),
             (_, Some(other)) => Seen::Waiting {
                 on: format!("task {} ({}), which {} has ordered", other.id, other.kind, other.ordered_by),
                 look_again: cx.look_again(),
@@ -109,6 +144,15 @@ impl TaskStage<'_> {
             },
             // of an earlier attempt: it is queued again
             TaskStatus::Expired if fresh => Seen::Clear,
+            // nobody can say whether the one before it has done it: nothing is tried again by itself
+            TaskStatus::Expired if replaced(task, sight.agent.as_ref()) => Seen::Failed(Failure::new(
+                "AGENT_REPLACED",
+                FailureClass::NeedsOperator,
+                format!(
+                    "task {} was handed to an agent with another key, and how it ended is not known; look at the machine, then 'millwright job retry_stage {}' has it done",
+                    task.id, sight.job.id
+                ),
+            )),
             TaskStatus::Expired => Seen::Failed(Failure::new(
                 "AGENT_SILENT",
                 FailureClass::DependencyDown,

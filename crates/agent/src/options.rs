@@ -314,7 +314,7 @@ fn banished(node: &str, reason: &str, message: &str) -> String {
     let now = match reason {
         "CLONED" => format!(
             "this identity is in use on two machines, and both have stopped: find the copy and remove {state} there, then \
-             `millwright node repair {node}` and start this one, or enrol it anew (millwright node rebootstrap {node})"
+             `millwright node repair {node} --reason WHY` and start this one, or enrol it anew (millwright node rebootstrap {node})"
         ),
         "DELETED" => {
             "the node was removed, and its identity does not come back: `millwright-agent uninstall`, or enrol this \

@@ -13,8 +13,11 @@ pub struct Host {
 }
 
 impl Host {
+    /// What is started here works in folders of its own: a root that is told from where we are would be somewhere else
+    /// for it.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        let root = root.into();
+        Self { root: std::path::absolute(&root).unwrap_or(root) }
     }
 
     /// Where an absolute path of the machine is.

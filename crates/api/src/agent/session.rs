@@ -111,6 +111,7 @@ impl Stream {
         };
         let facts = hello.facts.unwrap_or_default();
         let said = Hello {
+            epoch: hello.epoch,
             session: hello.session,
             agent_version: hello.agent_version,
             boot_id: facts.boot_id,

@@ -3,6 +3,14 @@
 #![allow(clippy::expect_used, clippy::panic)] // for tests only: what cannot be done is a failed test
 
 mod access_commands;
+mod agents_clean;
+mod agents_clock;
+mod agents_clone;
+mod agents_fleet;
+mod agents_killed;
+mod agents_newcomer;
+mod agents_server;
+mod agents_site;
 mod audit;
 mod backup;
 mod boot_commands;

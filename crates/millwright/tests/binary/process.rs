@@ -30,7 +30,11 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 /// The program with a clean environment, in a folder of the test.
 pub fn program(folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_millwright"));
+    clean(Command::new(env!("CARGO_BIN_EXE_millwright")), folder)
+}
+
+/// A command with nothing of ours from around in its environment, in a folder of the test.
+pub fn clean(mut command: Command, folder: &Path) -> Command {
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("MILLWRIGHT_") {
             command.env_remove(name);

@@ -220,7 +220,9 @@ impl Client {
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = program(&self.home);
-        command.args(words).args(["--server", &self.url, "--token-file"]).arg(&self.token_file);
+        // what comes after a double dash is for somebody else
+        let (words, rest) = words.split_at(words.iter().position(|w| *w == "--").unwrap_or(words.len()));
+        command.args(words).args(["--server", &self.url, "--token-file"]).arg(&self.token_file).args(rest);
         command
     }
 

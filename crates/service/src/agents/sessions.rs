@@ -32,6 +32,8 @@ const SESSION_MAX: u64 = 1 << 48;
 /// The first word of a connection.
 #[derive(Clone, Debug, Default)]
 pub struct Hello {
+    /// The highest that it has seen.
+    pub epoch: u64,
     pub session: u64,
     pub agent_version: String,
     pub boot_id: String,
@@ -63,6 +65,16 @@ impl Farewell {
     /// Rows of nodes do not go away: the database is older than the agent.
     fn unknown() -> Self {
         Self::retry("no agent of this node is known here; if that stays so, ask for a new bundle", 300)
+    }
+
+    /// The database is an old copy, brought back without a new epoch: all it knows of the agent is old, and it has no
+    /// orders to give.
+    fn outdated(own: u64, seen: u64) -> Self {
+        let message = format!(
+            "this server is of epoch {own}, and the agent has seen {seen}: it is an old copy, or was restored without \
+             `millwright restore`"
+        );
+        Self::retry(message, STOPPED_RETRY_SECONDS)
     }
 
     fn cloned() -> Self {
@@ -142,6 +154,9 @@ impl Judging {
             return Ok(Greeted::Farewell(Farewell::revoked("this node has another key by now")));
         }
         let epoch = execution::epoch(tx)?;
+        if self.hello.epoch > epoch {
+            return Ok(Greeted::Farewell(Farewell::outdated(epoch, self.hello.epoch)));
+        }
         match there.greet(self.hello.session, epoch, node.agent_mode) {
             Greeting::Revoked => Ok(Greeted::Farewell(Farewell::revoked("this identity was taken back"))),
             Greeting::Stopped => Ok(Greeted::Farewell(Farewell::cloned())),

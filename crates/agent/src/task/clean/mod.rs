@@ -27,6 +27,8 @@ const HELD: usize = 65_536;
 /// Of these as many are told.
 const EXAMPLES: usize = 10;
 const EXAMPLE_LENGTH: usize = 240;
+/// And so many in the one sentence that everybody reads.
+const NAMED: usize = 3;
 /// Rounds of looking and removing.
 const ROUNDS: usize = 64;
 
@@ -277,6 +279,7 @@ pub async fn go_through(context: &Context, policy: Option<&CleanPolicy>, removin
 async fn each_check(context: &Context, view: &Arc<View>, removing: bool) -> Outcome {
     let (mut lines, mut left, mut for_a_person, mut failed, mut found, mut removed) =
         (Vec::new(), 0, false, Vec::new(), 0, 0);
+    let mut named = Vec::new();
     for check in CHECKS {
         if context.cancel.is_cancelled() {
             return Err(super::canceled(record(view, removing, false, lines)));
@@ -294,6 +297,9 @@ async fn each_check(context: &Context, view: &Arc<View>, removing: bool) -> Outc
         context.printer.say(&said).await;
         lines.push(verdict.json(check));
         left += verdict.left;
+        if verdict.left > 0 {
+            named.extend(verdict.examples.iter().take(NAMED).map(|example| format!("{} {example}", check.name)));
+        }
         found += verdict.found;
         removed += verdict.removed;
         for_a_person |= verdict.for_a_person;
@@ -311,7 +317,8 @@ async fn each_check(context: &Context, view: &Arc<View>, removing: bool) -> Outc
     }
     if left > 0 {
         let class = if removing && !for_a_person { FailureClass::Transient } else { FailureClass::NeedsOperator };
-        let message = format!("{left} leftovers of tenants are on this machine");
+        named.truncate(NAMED);
+        let message = format!("leftovers of tenants on this machine: {left}; {}", named.join("; "));
         return Err(Failed { code: "NOT_CLEAN", class, message, detail });
     }
     let message = match (removing, found) {

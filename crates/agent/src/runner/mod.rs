@@ -71,6 +71,19 @@ pub struct Here {
     pub running: Vec<wire::RunningTask>,
     /// Has ended, and the server has not stored that yet.
     pub ended: Vec<wire::RunningTask>,
+    pub uninstall: Uninstall,
+}
+
+/// How far this agent's own removal is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Uninstall {
+    /// Not asked for, or it has not ended well.
+    #[default]
+    None,
+    /// Done, and the server wanted no result of it under that fence.
+    Outdated,
+    /// Done, and the server has been told, or is being told.
+    Done,
 }
 
 #[derive(Clone)]
@@ -175,6 +188,7 @@ impl Runner {
                     None => return,
                     Some(Command::Stop(done)) => {
                         self.stop().await;
+                        self.publish();
                         // whoever asked may be gone
                         done.send(()).unwrap_or_default();
                         return;
@@ -482,9 +496,26 @@ impl Runner {
         ids.filter_map(|id| self.journal.get(id).map(|entry| task_of(id, entry))).collect()
     }
 
+    fn uninstall(&self) -> Uninstall {
+        let mut far = Uninstall::None;
+        let asked = |entry: &&Entry| matches!(entry.kind(), Some(Kind::NodeUninstall(_)));
+        for entry in self.journal.entries().map(|(_, entry)| entry).filter(asked) {
+            match &entry.phase {
+                Phase::Departing => return Uninstall::Done,
+                Phase::Ended(ended) if ended.ok && !ended.outdated => return Uninstall::Done,
+                Phase::Ended(ended) if ended.ok => far = Uninstall::Outdated,
+                Phase::Received | Phase::Started { .. } | Phase::Ended(_) => {}
+            }
+        }
+        far
+    }
+
     fn publish(&self) {
-        let now =
-            Here { running: self.running(), ended: self.ended().map(|(id, entry, _)| task_of(id, entry)).collect() };
+        let now = Here {
+            running: self.running(),
+            ended: self.ended().map(|(id, entry, _)| task_of(id, entry)).collect(),
+            uninstall: self.uninstall(),
+        };
         self.here.send_if_modified(|seen| {
             let changed = *seen != now;
             *seen = now;

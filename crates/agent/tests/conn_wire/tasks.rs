@@ -7,7 +7,7 @@ use proto::agent::v1::from_agent::Message;
 use proto::agent::v1::task::Kind;
 use proto::agent::v1::to_agent::Message as Word;
 use proto::agent::v1::{
-    Cancel, Fence, HostExec, NodeUninstall, OutputStored, ResultStored, Task, TaskOutput, TaskResult,
+    Cancel, Fence, GoAway, HostExec, NodeUninstall, OutputStored, ResultStored, Task, TaskOutput, TaskResult,
 };
 use std::time::Duration;
 use tokio::time::Instant;
@@ -412,6 +412,45 @@ async fn an_uninstallation_ends_the_agent_once_its_result_is_stored_and_not_befo
     assert_eq!(running.departure().await, Departure::Uninstalled);
     // it died before it was gone: it goes on with going
     assert_eq!(bench.run().departure().await, Departure::Uninstalled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_uninstallation_whose_acknowledgement_is_lost_ends_with_the_node() {
+    let away = |reason: &str| GoAway { reason: reason.to_owned(), message: String::new(), retry_after_seconds: 0 };
+    let kind = || Some(Kind::NodeUninstall(NodeUninstall {}));
+    for (reason, uninstalled) in [("REVOKED", true), ("DELETED", true), ("CLONED", false)] {
+        let (mut bench, running) = Bench::connected().await;
+        bench.server.say(Word::Task(Task { kind: kind(), ..task("t-1", 1, &[]) })).await;
+        assert!(bench.server.result().await.ok);
+        // also by one that has died since, and is told instead of being welcomed
+        if reason == "DELETED" {
+            running.dies().await;
+            bench.server.set().instead = Some(Word::GoAway(away(reason)));
+            assert_eq!(bench.run().departure().await, Departure::Uninstalled);
+            continue;
+        }
+        bench.server.say(Word::GoAway(away(reason))).await;
+        let departure = running.departure().await;
+        assert_eq!(departure == Departure::Uninstalled, uninstalled, "{reason}: {departure:?}");
+    }
+    // withdrawn by the server: whoever is revoked after that has not been uninstalled, and who is deleted has
+    for (reason, uninstalled) in [("REVOKED", false), ("DELETED", true)] {
+        let (mut bench, running) = Bench::connected().await;
+        bench.server.say(Word::Task(Task { kind: kind(), ..task("t-1", 1, &[]) })).await;
+        assert!(bench.server.result().await.ok);
+        let expired = ResultStored { task_id: "t-1".to_owned(), applied: false, reason: "EXPIRED".to_owned() };
+        bench.server.say(Word::ResultStored(expired)).await;
+        bench.server.say(Word::GoAway(away(reason))).await;
+        let departure = running.departure().await;
+        assert_eq!(departure == Departure::Uninstalled, uninstalled, "{reason}: {departure:?}");
+    }
+    // and a task that is none of the kind changes nothing
+    let (mut bench, running) = Bench::connected().await;
+    let ledger = bench.ledger();
+    bench.server.say(Word::Task(task("t-1", 1, &[&ledger, "end"]))).await;
+    assert!(bench.server.result().await.ok);
+    bench.server.say(Word::GoAway(away("REVOKED"))).await;
+    assert!(matches!(running.departure().await, Departure::Banished { .. }));
 }
 
 #[tokio::test(start_paused = true)]

@@ -35,7 +35,8 @@ const BULK_EVERY: Duration = Duration::from_millis(33);
 const RESEND_EVERY: Duration = Duration::from_secs(30);
 /// At the end of the agent a task has this long to stop.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
-/// Of a result that is not taken: nobody will ask for this task again.
+/// Of a result that is not taken: nobody will ask for this task again. All others may be asked for again, under a newer
+/// fence: `OLD_FENCE`, where that is on its way already, and `EXPIRED`, where the task was withdrawn or its lease ran out.
 const OVER: [&str; 2] = ["NOT_YOURS", "ALREADY_ENDED"];
 const LEASE_DEFAULT: Duration = Duration::from_secs(60);
 

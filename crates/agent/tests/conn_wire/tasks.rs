@@ -117,11 +117,17 @@ async fn a_task_that_runs_takes_over_a_newer_fence() {
 
 #[tokio::test(start_paused = true)]
 async fn a_result_that_crosses_a_newer_dispatch_is_told_again_and_not_done_again() {
+    for reason in ["OLD_FENCE", "EXPIRED"] {
+        told_again_and_not_done_again(reason).await;
+    }
+}
+
+async fn told_again_and_not_done_again(reason: &str) {
     let (mut bench, running) = Bench::connected().await;
     let ledger = bench.ledger();
     bench.server.say(Word::Task(task("t-1", 1, &[&ledger, "end"]))).await;
     bench.server.result().await;
-    let old = ResultStored { task_id: "t-1".to_owned(), applied: false, reason: "OLD_FENCE".to_owned() };
+    let old = ResultStored { task_id: "t-1".to_owned(), applied: false, reason: reason.to_owned() };
     bench.server.say(Word::ResultStored(old)).await;
     bench.server.so_far();
     tokio::time::sleep(Duration::from_secs(600)).await;
@@ -133,8 +139,24 @@ async fn a_result_that_crosses_a_newer_dispatch_is_told_again_and_not_done_again
     bench.server.say(Word::Task(task("t-1", 2, &[&ledger, "end"]))).await;
     let result = bench.server.result().await;
     assert!(result.ok && result.fence == fence(2));
-    assert_eq!(bench.carried_out(), 1);
+    assert_eq!(bench.carried_out(), 1, "{reason}");
     running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_nobody_will_ask_for_again_is_forgotten() {
+    for reason in ["ALREADY_ENDED", "NOT_YOURS"] {
+        let (mut bench, running) = Bench::connected().await;
+        let ledger = bench.ledger();
+        bench.server.say(Word::Task(task("t-1", 1, &[&ledger, "end"]))).await;
+        bench.server.result().await;
+        let over = ResultStored { task_id: "t-1".to_owned(), applied: false, reason: reason.to_owned() };
+        bench.server.say(Word::ResultStored(over)).await;
+        while bench.state("tasks/t-1.json").exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        running.stop().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

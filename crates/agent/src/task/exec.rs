@@ -35,7 +35,7 @@ pub async fn run(script: &HostExec, context: &Context) -> Outcome {
     check(script)?;
     let host = context.host.clone();
     let wanted = script.sha256.to_ascii_lowercase();
-    let as_root = in_background(move || allowed(&host, &wanted)).await??;
+    let as_root = in_background(context, move || allowed(&host, &wanted)).await??;
     if context.cancel.is_cancelled() {
         return Err(canceled(Value::Null));
     }

@@ -3,12 +3,14 @@
 use crate::Bench;
 use crate::stand_in::{Seen, public_key, task};
 use agent::connection::Departure;
+use agent::task::{Context, Hold};
 use proto::agent::v1::from_agent::Message;
 use proto::agent::v1::task::Kind;
 use proto::agent::v1::to_agent::Message as Word;
 use proto::agent::v1::{
     Cancel, Fence, GoAway, HostExec, NodeUninstall, OutputStored, ResultStored, Task, TaskOutput, TaskResult,
 };
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -242,6 +244,52 @@ async fn tasks_are_canceled_and_end_when_their_time_is_up() {
     bench.server.say(Word::Task(late)).await;
     assert_eq!(bench.server.result().await.code, "DEADLINE");
     assert_eq!(bench.carried_out(), 4);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_begins_beside_work_that_an_ended_task_has_left_behind() {
+    let mut bench = Bench::held();
+    bench.enrol().await;
+    // what a thread would hold that waits for the kernel, in the test's own hands
+    let left: Arc<Mutex<Option<Hold>>> = Arc::default();
+    let (plays, into) = (bench.setting.execute.clone(), left.clone());
+    bench.setting.execute = Arc::new(move |kind, context: Context| {
+        if matches!(&kind, Kind::HostExec(HostExec { args, .. }) if args[1] == "stubborn") {
+            *into.lock().expect("no panic") = Some(context.hold.clone());
+        }
+        plays(kind, context)
+    });
+    let running = bench.run();
+    bench.server.confirmed().await;
+    let ledger = bench.ledger();
+    let stubborn = |id: &str, counter| Task { timeout_seconds: 90, ..task(id, counter, &[&ledger, "stubborn"]) };
+    bench.server.say(Word::Task(stubborn("t-1", 1))).await;
+    bench.server.say(Word::Task(task("t-2", 2, &[&ledger, "end"]))).await;
+    assert_eq!(bench.server.result().await.code, "TIMED_OUT");
+    bench.server.stored("t-1").await;
+    bench.server.heartbeat().await;
+    assert_eq!(bench.carried_out(), 1, "the next one waits");
+    left.lock().expect("no panic").take();
+    let next = bench.server.result().await;
+    assert!(next.ok && next.task_id == "t-2", "{next:?}");
+    bench.server.stored("t-2").await;
+    // one that hangs for good: who waits is told, and so is who comes
+    bench.server.say(Word::Task(stubborn("t-3", 3))).await;
+    bench.server.say(Word::Task(task("t-4", 4, &[&ledger, "end"]))).await;
+    assert_eq!(bench.server.result().await.code, "TIMED_OUT");
+    bench.server.stored("t-3").await;
+    let waited = bench.server.result().await;
+    assert_eq!((waited.task_id.as_str(), waited.code.as_str()), ("t-4", "BUSY"), "{waited:?}");
+    assert!(waited.message.contains("t-3") && waited.detail_json.contains("\"began\":false"), "{waited:?}");
+    bench.server.stored("t-4").await;
+    bench.server.say(Word::Task(task("t-5", 5, &[&ledger, "end"]))).await;
+    assert_eq!(bench.server.refusal().await.code, "BUSY");
+    assert_eq!(bench.carried_out(), 3);
+    left.lock().expect("no panic").take();
+    bench.server.heartbeat().await;
+    bench.server.say(Word::Task(task("t-5", 6, &[&ledger, "end"]))).await;
+    assert!(bench.server.result().await.ok);
     running.stop().await;
 }
 

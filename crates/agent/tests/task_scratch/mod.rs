@@ -3,7 +3,7 @@
 
 use agent::host::Host;
 use agent::task::clean::baseline::Baseline;
-use agent::task::{Context, Printer};
+use agent::task::{Context, Hold, Printer};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -261,6 +261,7 @@ impl Scratch {
             state: self.state.clone(),
             printer: Printer::new(sender),
             cancel: CancellationToken::new(),
+            hold: Hold::new().0,
         };
         (context, said)
     }

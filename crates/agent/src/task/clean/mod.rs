@@ -253,8 +253,8 @@ fn look_and_remove(view: &View, check: &Check) -> Verdict {
 pub async fn go_through(context: &Context, policy: Option<&CleanPolicy>, removing: bool) -> Outcome {
     let policy = policy.cloned().unwrap_or_default();
     let view = {
-        let context = context.clone();
-        in_background(move || View::new(&context, &policy)).await??
+        let own = context.clone();
+        in_background(context, move || View::new(&own, &policy)).await??
     };
     if !removing {
         return each_check(context, &Arc::new(view), false).await;
@@ -265,9 +265,9 @@ pub async fn go_through(context: &Context, policy: Option<&CleanPolicy>, removin
     }
     let view = Arc::new(view);
     let same = view.clone();
-    let stopped = in_background(move || remove::stop_engines(&same)).await?;
+    let stopped = in_background(context, move || remove::stop_engines(&same)).await?;
     let outcome = each_check(context, &view, true).await;
-    let still = in_background(move || remove::start_engines(&view, &stopped)).await?;
+    let still = in_background(context, move || remove::start_engines(&view, &stopped)).await?;
     for name in still {
         context.printer.say(&format!("{name} was stopped for this and does not start again")).await;
     }
@@ -282,9 +282,10 @@ async fn each_check(context: &Context, view: &Arc<View>, removing: bool) -> Outc
             return Err(super::canceled(record(view, removing, false, lines)));
         }
         let in_view = view.clone();
-        let verdict =
-            in_background(move || if removing { look_and_remove(&in_view, check) } else { look_once(&in_view, check) })
-                .await?;
+        let verdict = in_background(context, move || {
+            if removing { look_and_remove(&in_view, check) } else { look_once(&in_view, check) }
+        })
+        .await?;
         let said = match &verdict.error {
             Some(error) => format!("{}: could not be checked: {error}", check.name),
             None => {

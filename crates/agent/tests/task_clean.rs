@@ -408,6 +408,71 @@ async fn no_policy_can_empty_the_machine() {
     assert_eq!(run(&task, &context).await.expect_err("system users").code, "INVALID_POLICY");
 }
 
+async fn with_scratch(scratch: &Scratch, path: &str) -> Outcome {
+    let (context, _) = scratch.context();
+    let policy = CleanPolicy { scratch_paths: vec![path.to_owned()], ..CleanPolicy::default() };
+    run(&Kind::NodeCleanupStorage(NodeCleanupStorage { policy: Some(policy) }), &context).await
+}
+
+#[tokio::test]
+async fn no_policy_can_empty_a_part_of_the_system_or_what_holds_one() {
+    let scratch = Scratch::new();
+    // a site that has its programs elsewhere
+    std::fs::remove_dir_all(scratch.host.path("/sbin")).unwrap_or_default();
+    scratch.file("/data/programs/sbin/x", "x", 0);
+    scratch.link("data/programs/sbin", "/sbin");
+    let before = scratch.tree();
+    for path in [
+        "/usr/local/share",
+        "/etc/cron.d",
+        "/var/lib/docker",
+        "/var/tmp",
+        "/var/log",
+        "/var/lib/millwright-agent",
+        "/var/lib/millwright-agent/tasks",
+        "/etc/millwright-agent",
+        "/boot/efi",
+        "/lib64/x",
+        "/libexec",
+        "/root/scratch",
+        "/home",
+        "/opt",
+        "/proc/1",
+        "/sys/fs/cgroup",
+        "/dev",
+        "/dev/disk",
+        "/run/user",
+        "/tmp",
+        "/data",
+        "/data/programs",
+        "/data/programs/sbin/x",
+    ] {
+        let failed = with_scratch(&scratch, path).await.expect_err(path);
+        assert_eq!((failed.code, failed.class), ("INVALID_POLICY", FailureClass::InvalidInput), "{path}: {failed:?}");
+        assert!(failed.message.contains(path), "{path}: {}", failed.message);
+    }
+    assert_eq!(differences(&before, &scratch.tree()), [""; 0]);
+    for path in ["/scratch", "/data/of-tenants", "/mnt/nvme0", "/srv", "/var/scratch", "/home/shared", "/opt/scratch"] {
+        let scratch = Scratch::new();
+        scratch.file(&format!("{path}/model.bin"), "x", TENANT);
+        drop(with_scratch(&scratch, path).await);
+        assert!(!scratch.host.path(path).join("model.bin").exists(), "{path} is emptied");
+    }
+}
+
+#[tokio::test]
+async fn a_state_folder_elsewhere_is_not_emptied_either() {
+    let scratch = Scratch::new();
+    scratch.folder_in("/srv/agent/state", 0, 0o700);
+    let (mut context, _) = scratch.context();
+    context.state = scratch.host.path("/srv/agent/state");
+    for path in ["/srv", "/srv/agent", "/srv/agent/state", "/srv/agent/state/tasks"] {
+        let policy = CleanPolicy { scratch_paths: vec![path.to_owned()], ..CleanPolicy::default() };
+        let task = Kind::NodeValidateClean(NodeValidateClean { policy: Some(policy) });
+        assert_eq!(run(&task, &context).await.expect_err(path).code, "INVALID_POLICY", "{path}");
+    }
+}
+
 #[tokio::test]
 async fn real_account_files_are_read_as_they_are() {
     let scratch = Scratch::bare();

@@ -7,6 +7,7 @@ pub mod baseline;
 pub mod catalogue;
 mod live;
 mod places;
+mod policy;
 mod remove;
 
 use super::process::{Occupant, Who};
@@ -18,7 +19,7 @@ use catalogue::{CHECKS, Check, Find};
 use domain::stage::FailureClass;
 use proto::agent::v1::CleanPolicy;
 use serde_json::{Value, json};
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -29,12 +30,6 @@ const EXAMPLES: usize = 10;
 const EXAMPLE_LENGTH: usize = 240;
 /// Rounds of looking and removing.
 const ROUNDS: usize = 64;
-
-/// Folders that are never emptied, whoever asks.
-const NEVER_SCRATCH: [&str; 16] = [
-    "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/opt", "/proc", "/root", "/run", "/sbin", "/sys",
-    "/usr", "/var",
-];
 
 /// How a leftover goes away.
 #[derive(Clone, Debug)]
@@ -118,10 +113,10 @@ impl View {
         }
         let mut policy = policy.clone();
         for path in policy.scratch_paths.iter_mut().chain(&mut policy.kept_mounts) {
-            *path = plain(path).ok_or_else(|| invalid(format!("{path:?} is no plain absolute path")))?;
+            *path = policy::plain(path).ok_or_else(|| invalid(format!("{path:?} is no plain absolute path")))?;
         }
-        if let Some(path) = policy.scratch_paths.iter().find(|path| NEVER_SCRATCH.contains(&path.as_str())) {
-            return Err(invalid(format!("{path} is no scratch path: emptying it would break the machine")));
+        for path in &policy.scratch_paths {
+            policy::refuse_scratch(&context.host, &context.state, path).map_err(invalid)?;
         }
         let baseline = Baseline::load(&context.state);
         let accounts = Accounts::read(&context.host, uid_min, &policy.kept_users, baseline.as_ref().ok());
@@ -151,16 +146,6 @@ impl View {
             Find::Areas(list) => areas::look(self, list),
         }
     }
-}
-
-/// An absolute path without `.` and `..`, no slash at its end.
-fn plain(path: &str) -> Option<String> {
-    let ok = path.starts_with('/')
-        && !path.contains('\0')
-        && Path::new(path).components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    ok.then(|| {
-        format!("/{}", path.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/"))
-    })
 }
 
 /// One line of the record.

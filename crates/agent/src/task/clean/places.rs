@@ -143,7 +143,7 @@ pub fn homes(view: &View) -> Result<Found, String> {
     }
     for user in view.accounts.leaving() {
         let home = Path::new(user.home.as_str());
-        let plain = super::plain(&user.home).is_some_and(|plain| plain == user.home);
+        let plain = super::policy::plain(&user.home).is_some_and(|plain| plain == user.home);
         let shared = staying.iter().any(|kept| kept.starts_with(home) && *kept != Path::new("/"));
         if !plain || shared || home.parent() == Some(Path::new(HOMES)) || home.components().count() < 3 {
             continue;

@@ -135,9 +135,20 @@ impl Journal {
                 )
             })?),
         };
+        let names = folder.names()?;
+        // the fence is written before any task: where there are tasks, there was one
+        if known.is_none() && !names.is_empty() {
+            return Err(format!(
+                "{} has tasks, and {} is not there; without the highest fence this agent cannot tell an old task from a \
+                 new one: ask for a new bundle (millwright node rebootstrap NODE), remove {} and enrol again",
+                state.join(FOLDER).display(),
+                state.join(FENCE).display(),
+                state.display()
+            ));
+        }
         let fence = known.filter(|known| known.node_id == node_id).map(|known| known.fence);
         let mut entries = BTreeMap::new();
-        for name in folder.names()? {
+        for name in names {
             let id = name.trim_end_matches(".json").to_owned();
             let content = folder.read(&name)?.unwrap_or_default();
             match fence {
@@ -277,6 +288,22 @@ mod tests {
         std::fs::write(scratch.path().join("fence.json"), "{").expect("written");
         let refused = Journal::open(scratch.path(), "node-a").expect_err("no fence");
         assert!(refused.contains("rebootstrap"), "{refused}");
+    }
+
+    #[test]
+    fn tasks_without_a_fence_are_an_error_and_only_an_empty_folder_begins_at_zero() {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let mut journal = Journal::open(scratch.path(), "node-a").expect("nothing is there: it begins");
+        journal.raise(fence(1, 5)).expect("written");
+        journal.put("t-1", Entry::new(&task("t-1"), fence(1, 5))).expect("written");
+        std::fs::remove_file(scratch.path().join("fence.json")).expect("lost");
+        for node in ["node-a", "node-b"] {
+            let refused = Journal::open(scratch.path(), node).expect_err("no fence");
+            assert!(refused.contains("rebootstrap") && refused.contains("fence.json"), "{refused}");
+        }
+        assert!(scratch.path().join("tasks/t-1.json").exists(), "nothing was dropped");
+        std::fs::remove_file(scratch.path().join("tasks/t-1.json")).expect("removed");
+        assert_eq!(Journal::open(scratch.path(), "node-a").expect("opened").highest(), Fence::default());
     }
 
     #[test]

@@ -136,6 +136,15 @@ const ON_DISK: &[Planted] = &[
     planted("temporary_files", "a queue", |s| s.file("/dev/mqueue/q", "x", TENANT)),
     planted("temporary_files", "of a container's user", |s| s.file("/tmp/y", "x", 100_123)),
     planted("temporary_files", "in a folder of the site's", |s| s.file("/tmp/deep/er/x", "x", TENANT)),
+    planted("temporary_files", "shared memory of root", |s| s.file("/dev/shm/loader", "x", 0)),
+    planted("temporary_files", "a file of root", |s| s.file("/tmp/.hidden", "x", 0)),
+    planted("temporary_files", "folders of root", |s| s.file("/var/tmp/kit/bin/x", "x", 0)),
+    planted("temporary_files", "of root, in a folder of the site's", |s| s.file("/tmp/deep/er/loader", "x", 0)),
+    planted("temporary_files", "of a tenant, in a folder of the system's", |s| {
+        s.file("/tmp/systemd-private-1-x.service-2/tmp/x", "x", TENANT);
+    }),
+    planted("systemd_units", "a unit until the next boot", |s| s.file("/run/systemd/system/miner.service", "x", 0)),
+    planted("systemd_units", "a unit of systemd-run", |s| s.file("/run/systemd/transient/run-u7.service", "x", 0)),
     planted("mail", "a spool", |s| s.file("/var/mail/bob", "From x\n", TENANT)),
     planted("homes", "a folder that nobody owns up to", |s| s.file("/home/old/x", "x", TENANT)),
     planted("homes", "a file", |s| s.file("/home/x", "x", 0)),
@@ -178,6 +187,11 @@ const IN_KERNEL: &[Planted] = &[
         let line = "         0          7   600     393216    1     1      0  1001  1001  1001  1001\n";
         s.file("/proc/sysvipc/shm", &format!("{SHM}{line}"), 0);
     }),
+    planted("shared_memory", "a segment of root", |s| {
+        let had = std::fs::read_to_string(s.host.path("/proc/sysvipc/shm")).expect("segments");
+        let line = "         0          9   600     393216    1     1      0     0     0     0     0\n";
+        s.file("/proc/sysvipc/shm", &format!("{had}{line}"), 0);
+    }),
     planted("shared_memory", "a queue", |s| {
         let line = "         0  3   644  0   0   0  0  1001  1001  1001  1001  0  0  0\n";
         s.file("/proc/sysvipc/msg", &format!("{MSG}{line}"), 0);
@@ -187,6 +201,52 @@ const IN_KERNEL: &[Planted] = &[
         s.file("/proc/sysvipc/sem", &format!("{SEM}{line}"), 0);
     }),
 ];
+
+fn edit(scratch: &Scratch, path: &str, from: &str, to: &str) {
+    let path = scratch.host.path(path);
+    let content = std::fs::read_to_string(&path).expect("a file");
+    assert!(content.contains(from), "{from} in {content}");
+    std::fs::write(path, content.replace(from, to)).expect("written");
+}
+
+/// What may be the site's doing: told of, and left as it is.
+const FOR_A_PERSON: &[Planted] = &[
+    planted("accounts", "an account of the system's own kind", |s| s.append("/etc/passwd", "svc:x:999:999::/:/bin/sh")),
+    planted("accounts", "a shell", |s| edit(s, "/etc/passwd", "/usr/sbin:/usr/sbin/nologin", "/usr/sbin:/bin/bash")),
+    planted("accounts", "a password", |s| edit(s, "/etc/shadow", "daemon:*:", "daemon:$6$known$x:")),
+    planted("systemd_units", "a unit where packages have theirs", |s| {
+        s.file("/usr/lib/systemd/system/miner.service", "[Service]\n", 0);
+    }),
+    planted("temporary_files", "a file of root that was there, changed", |s| s.append("/tmp/of-root", "more")),
+];
+
+#[tokio::test]
+async fn what_may_be_the_sites_own_doing_is_for_a_person_and_stays() {
+    for planted in FOR_A_PERSON {
+        let scratch = Scratch::new();
+        (planted.plant)(&scratch);
+        let with_it = scratch.tree();
+        for removing in [false, true] {
+            let outcome = if removing { clean(&scratch).await } else { validate(&scratch).await };
+            let failed = not_clean(outcome);
+            assert_eq!(failed.class, FailureClass::NeedsOperator, "{}", planted.what);
+            assert_eq!(found(&failed.detail), [(planted.check.to_owned(), 1)], "{}", planted.what);
+            assert_eq!(differences(&with_it, &scratch.tree()), [""; 0], "{}", planted.what);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_the_system_makes_for_itself_is_no_leftover() {
+    let scratch = Scratch::new();
+    for path in ["/tmp/systemd-private-1-x.service-2/tmp/x", "/tmp/.X11-unix/X0", "/var/tmp/snap.lxd/x"] {
+        scratch.file(path, "x", 0);
+    }
+    scratch.file("/run/systemd/transient/session-3.scope", "x", 0);
+    let before = scratch.tree();
+    clean(&scratch).await.expect("clean");
+    assert_eq!(differences(&before, &scratch.tree()), [""; 0]);
+}
 
 #[tokio::test]
 async fn a_machine_of_the_sites_own_is_clean_and_stays_as_it_is() {
@@ -406,6 +466,71 @@ async fn no_policy_can_empty_the_machine() {
     let policy = CleanPolicy { uid_min: 1, ..CleanPolicy::default() };
     let task = Kind::NodeCleanupStorage(NodeCleanupStorage { policy: Some(policy) });
     assert_eq!(run(&task, &context).await.expect_err("system users").code, "INVALID_POLICY");
+}
+
+async fn with_scratch(scratch: &Scratch, path: &str) -> Outcome {
+    let (context, _) = scratch.context();
+    let policy = CleanPolicy { scratch_paths: vec![path.to_owned()], ..CleanPolicy::default() };
+    run(&Kind::NodeCleanupStorage(NodeCleanupStorage { policy: Some(policy) }), &context).await
+}
+
+#[tokio::test]
+async fn no_policy_can_empty_a_part_of_the_system_or_what_holds_one() {
+    let scratch = Scratch::new();
+    // a site that has its programs elsewhere
+    std::fs::remove_dir_all(scratch.host.path("/sbin")).unwrap_or_default();
+    scratch.file("/data/programs/sbin/x", "x", 0);
+    scratch.link("data/programs/sbin", "/sbin");
+    let before = scratch.tree();
+    for path in [
+        "/usr/local/share",
+        "/etc/cron.d",
+        "/var/lib/docker",
+        "/var/tmp",
+        "/var/log",
+        "/var/lib/millwright-agent",
+        "/var/lib/millwright-agent/tasks",
+        "/etc/millwright-agent",
+        "/boot/efi",
+        "/lib64/x",
+        "/libexec",
+        "/root/scratch",
+        "/home",
+        "/opt",
+        "/proc/1",
+        "/sys/fs/cgroup",
+        "/dev",
+        "/dev/disk",
+        "/run/user",
+        "/tmp",
+        "/data",
+        "/data/programs",
+        "/data/programs/sbin/x",
+    ] {
+        let failed = with_scratch(&scratch, path).await.expect_err(path);
+        assert_eq!((failed.code, failed.class), ("INVALID_POLICY", FailureClass::InvalidInput), "{path}: {failed:?}");
+        assert!(failed.message.contains(path), "{path}: {}", failed.message);
+    }
+    assert_eq!(differences(&before, &scratch.tree()), [""; 0]);
+    for path in ["/scratch", "/data/of-tenants", "/mnt/nvme0", "/srv", "/var/scratch", "/home/shared", "/opt/scratch"] {
+        let scratch = Scratch::new();
+        scratch.file(&format!("{path}/model.bin"), "x", TENANT);
+        drop(with_scratch(&scratch, path).await);
+        assert!(!scratch.host.path(path).join("model.bin").exists(), "{path} is emptied");
+    }
+}
+
+#[tokio::test]
+async fn a_state_folder_elsewhere_is_not_emptied_either() {
+    let scratch = Scratch::new();
+    scratch.folder_in("/srv/agent/state", 0, 0o700);
+    let (mut context, _) = scratch.context();
+    context.state = scratch.host.path("/srv/agent/state");
+    for path in ["/srv", "/srv/agent", "/srv/agent/state", "/srv/agent/state/tasks"] {
+        let policy = CleanPolicy { scratch_paths: vec![path.to_owned()], ..CleanPolicy::default() };
+        let task = Kind::NodeValidateClean(NodeValidateClean { policy: Some(policy) });
+        assert_eq!(run(&task, &context).await.expect_err(path).code, "INVALID_POLICY", "{path}");
+    }
 }
 
 #[tokio::test]

@@ -53,13 +53,39 @@ async fn an_allowed_script_runs_as_nobody_in_a_fresh_folder_with_nothing_of_ours
 
 #[tokio::test]
 async fn only_a_line_that_says_so_makes_a_script_run_as_root() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new().with_control_groups();
     let script = "#!/bin/sh\nid -u\n";
     allow(&scratch, &format!("{} root\n", sha256(script)));
     let (context, said) = scratch.context();
     let done = run(&exec(script, &[]), &context).await.expect("ran");
     eventually("printed", || said.text() == "0\n").await;
-    assert_eq!(done.detail["ran_as"], "root");
+    assert_eq!((&done.detail["ran_as"], &done.detail["enclosed_by"]), (&"root".into(), &"control group".into()));
+}
+
+#[tokio::test]
+async fn without_a_control_group_a_script_of_roots_is_refused_and_nobodys_is_marked() {
+    let scratch = Scratch::new();
+    let script = "#!/bin/sh\necho ran\n";
+    allow(&scratch, &format!("{} root\n", sha256(script)));
+    let failed = refused(&scratch, &exec(script, &[])).await;
+    assert_eq!((failed.code, failed.class), ("NOT_ENCLOSED", FailureClass::NeedsOperator));
+    assert!(!scratch.host.path("/var/lib/millwright-agent-exec").exists(), "its folder is gone");
+    allow(&scratch, &sha256(script));
+    let (context, _) = scratch.context();
+    let done = run(&exec(script, &[]), &context).await.expect("ran");
+    assert_eq!(done.detail["enclosed_by"], "mark");
+}
+
+#[tokio::test]
+async fn a_script_is_read_by_nobody_but_its_user() {
+    let script = "#!/bin/sh\nstat -c '%a %u' . .. ../script\n";
+    for (line, uid) in [("", 65_534), (" root", 0)] {
+        let scratch = Scratch::new().with_control_groups();
+        allow(&scratch, &format!("{}{line}\n", sha256(script)));
+        let (context, said) = scratch.context();
+        run(&exec(script, &[]), &context).await.expect("ran");
+        eventually("printed", || said.text() == format!("700 {uid}\n700 {uid}\n500 {uid}\n")).await;
+    }
 }
 
 #[tokio::test]
@@ -129,7 +155,7 @@ fn runs(mark: &str) -> bool {
 
 #[tokio::test]
 async fn what_a_script_has_detached_ends_with_it() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new().with_control_groups();
     // only a control group (version 2, where we may make one) holds the first of these: it forks twice, in a session of its own, deaf to everything, with an empty environment, holding our pipe
     let script = "#!/bin/sh\n(setsid env -i sh -c 'trap \"\" TERM HUP; sleep 98989.1' &)\n(setsid sleep 98989.2 >/dev/null 2>&1 &)\nsleep 98989.3 &\necho started\nsleep 0.5\n";
     allow(&scratch, &sha256(script));

@@ -10,7 +10,7 @@ pub mod trust;
 
 use crate::identity::Identity;
 use crate::journal::Journal;
-use crate::runner;
+use crate::runner::{self, Uninstall};
 use crate::setting::Setting;
 use backoff::Backoff;
 use session::{Ended, Session};
@@ -44,7 +44,24 @@ pub async fn run(setting: Setting, identity: Identity, stop: CancellationToken) 
         () = stop.cancelled() => Departure::Stopped,
     };
     runner.stop().await;
-    Ok(departure)
+    Ok(match departure {
+        Departure::Banished { reason, .. } if is_farewell(&reason, runner.here.borrow().uninstall) => {
+            tracing::info!(%reason, "the server has let go of a node whose agent it had uninstalled");
+            Departure::Uninstalled
+        }
+        other => other,
+    })
+}
+
+/// Whether being unwanted is the answer to an uninstallation: that its result was stored may never have been heard, and
+/// the server knows nobody of this name any more who could ask. A removal that was withdrawn is no reason to go, unless
+/// the node is gone for good.
+fn is_farewell(reason: &str, uninstall: Uninstall) -> bool {
+    match reason {
+        "DELETED" => uninstall != Uninstall::None,
+        "REVOKED" => uninstall == Uninstall::Done,
+        _ => false,
+    }
 }
 
 async fn keep(setting: &Setting, identity: Identity, runner: &runner::Handle) -> Departure {

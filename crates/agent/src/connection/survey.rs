@@ -48,6 +48,7 @@ pub struct News {
 
 impl Survey {
     pub fn new(host: Host, state: PathBuf) -> Self {
+        inventory::remember_in(&host, &state);
         Self {
             host,
             state,
@@ -94,7 +95,10 @@ impl Survey {
                     self.inventory = Some((found, digest));
                 }
             }
-            Err(e) => self.health = Some(complaint(format!("looking at the hardware went wrong: {e}"))),
+            Err(e) => {
+                let message = format!("looking at the hardware went wrong: {e}");
+                self.health = Some(complaint(message, "the survey fails"));
+            }
         }
     }
 
@@ -106,7 +110,7 @@ impl Survey {
             if long >= LONG {
                 let message =
                     format!("looking at the hardware has taken {} s so far: does a driver hang?", long.as_secs());
-                self.health = Some(complaint(message));
+                self.health = Some(complaint(message, "the survey hangs"));
             }
         } else {
             let whole = due(self.inventory_at, INVENTORY_EVERY);
@@ -130,6 +134,40 @@ impl Survey {
     }
 }
 
-fn complaint(message: String) -> Health {
-    Health { gpus: Vec::new(), probes: vec![Probe { name: "agent_survey".to_owned(), ok: false, message }] }
+/// What was well when somebody last looked may not be now: every probe is told, and none of them as well.
+fn complaint(message: String, why: &str) -> Health {
+    let mut probes = inventory::unknown(why);
+    probes.push(Probe { name: "agent_survey".to_owned(), ok: false, message });
+    Health { gpus: Vec::new(), probes }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(health: &Health) -> Vec<&str> {
+        health.probes.iter().map(|probe| probe.name.as_str()).filter(|name| *name != "agent_survey").collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_hangs_or_fails_leaves_no_probe_out_and_calls_none_well() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let host = Host::new(folder.path());
+        let well = inventory::health_of(&host, folder.path());
+        let mut survey = Survey::new(host, folder.path().to_owned());
+        let hangs = tokio::spawn(std::future::pending());
+        survey.look = Some(Look { began: Instant::now(), whole: false, work: hangs });
+        assert!(survey.news().health.is_none(), "it has only begun");
+        tokio::time::advance(LONG).await;
+        let told = survey.news().health.expect("a complaint");
+        assert_eq!(names(&told), names(&well));
+        assert!(told.probes.iter().all(|probe| !probe.ok), "{told:?}");
+        let said = |probe: &Probe| probe.name == "gpu_present" && probe.message == "not known: the survey hangs";
+        assert!(told.probes.iter().any(said), "{told:?}");
+        let fails = tokio::spawn(async { panic!("a planted fault") });
+        survey.look = Some(Look { began: Instant::now(), whole: false, work: fails });
+        survey.looked().await;
+        let told = survey.news().health.expect("a complaint");
+        assert!(names(&told) == names(&well) && told.probes.iter().all(|probe| !probe.ok), "{told:?}");
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::{BINARY, BUNDLE, SETTINGS, UNIT, WANTED, unit};
 use crate::host::Host;
+use crate::inventory::REMEMBERED;
 use crate::task::clean::baseline::{Baseline, FILE};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -95,6 +96,8 @@ impl Steps<'_> {
             // now, for folders that were made for the unit are the site's from here on; what is ours is never compared
             let json = serde_json::to_vec(&Baseline::survey(self.host)?).map_err(|error| error.to_string())?;
             self.file(&options.state.join(FILE), &json, 0o600)?;
+            // an empty list: those that are here now are found by the first look
+            self.file(&options.state.join(REMEMBERED), b"{}", 0o600)?;
             said.push("recorded how the machine is now: leftovers of tenants are told by it".to_owned());
         }
         if !options.state.join(MADE).exists() {

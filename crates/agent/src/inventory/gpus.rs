@@ -1,11 +1,13 @@
 //! GPUs, asked in a process apart: NVIDIA's library costs 20 MiB that are never given back, and waits for ever on a GPU
 //! that has died. Nobody waits for it here but the first who asks: the others are told what was last heard.
 
+use crate::folder::Folder;
 use crate::host::Host;
 use gpu::apart::Apart;
 use gpu::pci::{self, OnBus};
 use gpu::{Gpu, Gpus};
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -22,16 +24,28 @@ const SHARE: u32 = 2000;
 pub struct Seen {
     pub gpus: Gpus,
     pub on_bus: Vec<OnBus>,
-    /// Were there since the agent began, and are no more.
+    /// Were there since the baseline was recorded, and are no more.
     pub missing: Vec<String>,
+    /// Nobody has answered yet: nothing of the above is known.
+    pub unanswered: bool,
+}
+
+/// In the state folder: every GPU that was ever seen here. One that leaves the bus is missed also by an agent that was
+/// started after it.
+pub const FILE: &str = "gpus.json";
+
+static WATCH: LazyLock<Watch> = LazyLock::new(Watch::default);
+
+/// From here on what is seen is kept in this folder, and what was kept there is missed.
+pub fn keep_in(state: &Path) {
+    WATCH.keep_in(state);
 }
 
 pub fn seen(host: &Host) -> Seen {
-    static WATCH: LazyLock<Watch> = LazyLock::new(Watch::default);
     if !host.is_real() {
         let note = "not asked: this is not the machine itself".to_owned();
         let gpus = Gpus { note: Some(note), ..Gpus::default() };
-        return Seen { gpus, on_bus: pci::on_bus(host.root()), missing: Vec::new() };
+        return Seen { gpus, on_bus: pci::on_bus(host.root()), ..Seen::default() };
     }
     let root = host.root().to_owned();
     // without its kernel module the driver has nothing to say, and a process need not be started to hear that
@@ -56,6 +70,33 @@ struct State {
     asking: Option<Instant>,
     again: Option<Instant>,
     known: BTreeMap<String, String>,
+    folder: Option<PathBuf>,
+    /// As many of them are on disk.
+    kept: usize,
+    /// Why it is not known which were here.
+    forgotten: Option<String>,
+}
+
+impl State {
+    fn missing(&self, there: &[String]) -> Vec<String> {
+        let gone = self.known.iter().filter(|(name, _)| !there.contains(name)).map(|(_, called)| called);
+        gone.chain(&self.forgotten).cloned().collect()
+    }
+
+    /// What cannot be kept counts all the same, and is tried again with the next look.
+    fn learn(&mut self, gpus: &Gpus) {
+        for gpu in gpus.gpus.iter().filter(|gpu| gpu.fault.is_none()) {
+            self.known.entry(name(gpu)).or_insert_with(|| called(gpu));
+        }
+        let Some(folder) = self.folder.as_ref().filter(|_| self.forgotten.is_none()) else { return };
+        if self.kept < self.known.len() {
+            let json = serde_json::to_vec(&self.known).map_err(|e| e.to_string());
+            match json.and_then(|json| Folder::open(folder)?.write(FILE, &json)) {
+                Ok(()) => self.kept = self.known.len(),
+                Err(e) => tracing::error!("which GPUs are here cannot be kept: {e}"),
+            }
+        }
+    }
 }
 
 impl Watch {
@@ -79,19 +120,40 @@ impl Watch {
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.heard.clone().unwrap_or_else(|| {
             let note = "the GPUs were asked, and have not answered yet".to_owned();
-            Seen { gpus: Gpus { note: Some(note), ..Gpus::default() }, ..Seen::default() }
+            let gpus = Gpus { note: Some(note), ..Gpus::default() };
+            Seen { gpus, missing: state.missing(&[]), unanswered: true, ..Seen::default() }
         })
+    }
+
+    fn keep_in(&self, folder: &Path) {
+        let mut state = self.state();
+        let kept = Folder::open(folder).and_then(|folder| folder.read(FILE));
+        let kept = kept.and_then(|kept| match kept {
+            None => Ok(BTreeMap::new()),
+            Some(json) => serde_json::from_slice::<BTreeMap<String, String>>(&json).map_err(|e| e.to_string()),
+        });
+        match kept {
+            Ok(kept) => {
+                state.kept = kept.len();
+                state.known.extend(kept);
+            }
+            Err(e) => {
+                let path = folder.join(FILE);
+                let why =
+                    format!("which GPUs were here is not known ({}: {e}); remove it once they are", path.display());
+                tracing::error!("{why}");
+                state.forgotten = Some(why);
+            }
+        }
+        state.folder = Some(folder.to_owned());
     }
 
     fn hear(&self, gpus: Gpus, on_bus: Vec<OnBus>, begun: Instant) {
         let mut state = self.state();
         let there: Vec<String> = gpus.gpus.iter().filter(|gpu| gpu.fault.is_none()).map(name).collect();
-        for gpu in gpus.gpus.iter().filter(|gpu| gpu.fault.is_none()) {
-            state.known.entry(name(gpu)).or_insert_with(|| called(gpu));
-        }
-        let missing = state.known.iter().filter(|(name, _)| !there.contains(name));
-        let missing = missing.map(|(_, called)| called.clone()).collect();
-        state.heard = Some(Seen { gpus, on_bus, missing });
+        state.learn(&gpus);
+        let missing = state.missing(&there);
+        state.heard = Some(Seen { gpus, on_bus, missing, unanswered: false });
         state.asking = None;
         state.again = Some(Instant::now() + (begun.elapsed() * SHARE).clamp(OFTEN, SELDOM));
         self.0.1.notify_all();
@@ -207,6 +269,37 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_gone_is_missed_also_by_the_agent_that_starts_next() {
+        let folder = tempfile::tempdir().unwrap();
+        let started = || {
+            let watch = Watch::default();
+            watch.keep_in(folder.path());
+            watch
+        };
+        let heard = |watch: &Watch, gpus: Gpus| {
+            watch.hear(gpus, Vec::new(), Instant::now());
+            watch.state().heard.clone().unwrap().missing
+        };
+        assert!(heard(&started(), gpus(&["a", "b"])).is_empty());
+        let next = started();
+        let (end, ended) = channel::<()>();
+        let hang = move || {
+            let _ = ended.recv();
+            (gpus(&["a"]), Vec::new())
+        };
+        let seen = next.look(Duration::from_millis(1), hang);
+        assert!(seen.unanswered && seen.missing.len() == 2, "before anybody has answered: {seen:?}");
+        drop(end);
+        assert_eq!(heard(&next, gpus(&["a"])), ["GPU 1 (b)"]);
+        assert_eq!(heard(&started(), gpus(&["a", "c"])), ["GPU 1 (b)"], "and one more is known");
+        assert_eq!(heard(&started(), gpus(&["a", "b"])), ["GPU 1 (c)"]);
+        std::fs::write(folder.path().join(FILE), "{").unwrap();
+        let torn = heard(&started(), gpus(&["a", "b", "c"]));
+        assert!(torn.len() == 1 && torn[0].contains("not known"), "{torn:?}");
+        assert_eq!(std::fs::read(folder.path().join(FILE)).unwrap(), b"{", "for a person to see");
+    }
+
+    #[test]
     fn a_driver_that_hangs_holds_nobody_for_ever() {
         let (watch, asked) = (Watch::default(), Arc::default());
         let (end, ended) = channel::<()>();
@@ -215,7 +308,7 @@ mod tests {
             (gpus(&["a"]), Vec::new())
         };
         let seen = watch.look(Duration::from_millis(1), hang);
-        assert!(seen.gpus.note.is_some_and(|note| note.contains("not answered yet")));
+        assert!(seen.unanswered && seen.gpus.note.is_some_and(|note| note.contains("not answered yet")));
         let seen = watch.look(Duration::from_millis(1), counted(&asked));
         assert!(seen.gpus.gpus.is_empty());
         drop(end);
@@ -228,8 +321,8 @@ mod tests {
     fn what_is_on_the_bus_is_said_where_the_driver_says_nothing() {
         let on_bus = vec![OnBus { address: "0000:1b:00.0".to_owned(), driver: None }];
         let silent = Gpus { note: Some("no driver".to_owned()), ..Gpus::default() };
-        let seen = Seen { gpus: silent, on_bus: on_bus.clone(), missing: Vec::new() };
+        let seen = Seen { gpus: silent, on_bus: on_bus.clone(), ..Seen::default() };
         assert_eq!(note(&seen), "no driver; 1 NVIDIA GPU(s) on the PCI bus");
-        assert_eq!(note(&Seen { gpus: gpus(&["a"]), on_bus, missing: Vec::new() }), "");
+        assert_eq!(note(&Seen { gpus: gpus(&["a"]), on_bus, ..Seen::default() }), "");
     }
 }

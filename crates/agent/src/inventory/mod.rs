@@ -55,6 +55,19 @@ pub fn health(host: &Host) -> Health {
     health_of(host, &host.path(STATE))
 }
 
+/// GPUs that were seen are remembered over restarts from here on.
+pub fn remember_in(host: &Host, state: &Path) {
+    if host.is_real() {
+        gpus::keep_in(state);
+    }
+}
+
+/// What was remembered belongs to the machine as it was: with a new baseline it begins anew.
+pub use gpus::FILE as REMEMBERED;
+
+/// What is said of every probe while nobody can look.
+pub use probes::unknown;
+
 /// The same of an agent whose state is kept elsewhere.
 pub fn health_of(host: &Host, state: &Path) -> Health {
     let seen = gpus::seen(host);

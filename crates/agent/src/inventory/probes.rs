@@ -9,18 +9,28 @@ use std::path::Path;
 /// Fine, or not; and why.
 type Verdict = Result<String, String>;
 
+/// Every one of them.
+const NAMES: [&str; 7] =
+    ["disk_space", "disk_errors", "memory", "clock", "gpu_present", "gpu_ecc", "gpu_remapped_rows"];
+
+/// All of them, while nobody can look: what is not known to be well must not pass for it by being left out.
+pub fn unknown(why: &str) -> Vec<Probe> {
+    NAMES.map(|name| Probe { name: name.to_owned(), ok: false, message: format!("not known: {why}") }).into()
+}
+
 pub fn probes(host: &Host, state: &Path, gpus: &Seen) -> Vec<Probe> {
-    let named = [
-        ("disk_space", disk_space(host, state)),
-        ("disk_errors", disk_errors(host)),
-        ("memory", memory(host)),
-        ("clock", clock(host)),
-        ("gpu_present", gpu_present(gpus)),
-        ("gpu_ecc", gpu_ecc(gpus)),
-        ("gpu_remapped_rows", gpu_remapped_rows(gpus)),
+    let verdicts: [Verdict; NAMES.len()] = [
+        disk_space(host, state),
+        disk_errors(host),
+        memory(host),
+        clock(host),
+        gpu_present(gpus),
+        gpu_ecc(gpus),
+        gpu_remapped_rows(gpus),
     ];
-    named
+    NAMES
         .into_iter()
+        .zip(verdicts)
         .map(|(name, verdict)| {
             let ok = verdict.is_ok();
             let (Ok(message) | Err(message)) = verdict;
@@ -115,12 +125,18 @@ fn clock(host: &Host) -> Verdict {
     }
 }
 
+/// A driver that hangs says nothing bad of its GPUs.
+fn answered(seen: &Seen) -> Result<(), String> {
+    if seen.unanswered { Err("not known: the GPUs have not answered".to_owned()) } else { Ok(()) }
+}
+
 fn gpu_present(seen: &Seen) -> Verdict {
     let gpus = &seen.gpus.gpus;
     if !seen.missing.is_empty() {
         let note = seen.gpus.note.as_ref().map_or_else(String::new, |note| format!(" ({note})"));
-        return Err(format!("gone since the agent began: {}{note}", seen.missing.join(", ")));
+        return Err(format!("gone since the baseline was recorded: {}{note}", seen.missing.join(", ")));
     }
+    answered(seen)?;
     if let Some((gpu, fault)) = gpus.iter().find_map(|gpu| Some((gpu, gpu.fault.as_ref()?))) {
         return Err(format!("GPU {}: {fault}", gpu.index));
     }
@@ -139,6 +155,7 @@ fn gpu_present(seen: &Seen) -> Verdict {
 
 /// What computations have met since the last reset; what was repaired by one before is history.
 fn gpu_ecc(seen: &Seen) -> Verdict {
+    answered(seen)?;
     let mut told = 0;
     for gpu in &seen.gpus.gpus {
         let health = &gpu.health;
@@ -154,6 +171,7 @@ fn gpu_ecc(seen: &Seen) -> Verdict {
 }
 
 fn gpu_remapped_rows(seen: &Seen) -> Verdict {
+    answered(seen)?;
     let mut told = 0;
     for gpu in &seen.gpus.gpus {
         if gpu.health.remapping_failed == Some(true) {

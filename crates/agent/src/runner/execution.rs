@@ -2,7 +2,7 @@
 
 use super::result::failed;
 use crate::setting::Setting;
-use crate::task::{Context, Outcome, Printer};
+use crate::task::{Context, Held, Hold, Outcome, Printer};
 use domain::Timestamp;
 use domain::stage::FailureClass;
 use proto::agent::v1::task::Kind;
@@ -18,6 +18,8 @@ const TIME_DEFAULT: Duration = Duration::from_secs(3600);
 const TIME_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// From being asked to end until it is made to.
 const END_WITHIN: Duration = Duration::from_secs(30);
+/// What a task has left behind is waited for so long; then the next ones are told that the agent is busy.
+const BEHIND_MAX: Duration = Duration::from_secs(120);
 const PRINTS: usize = 16;
 
 pub struct Execution {
@@ -30,6 +32,29 @@ pub struct Execution {
     /// Its time is up then; once it was asked to end, it is made to.
     due: Instant,
     asked: Option<Why>,
+    held: Held,
+}
+
+/// A task that has finished, and of which something still works.
+pub struct Behind {
+    pub id: String,
+    held: Held,
+    until: Instant,
+}
+
+impl Behind {
+    /// Returns when the last of it has ended, or when it has been waited for long enough; says which.
+    pub async fn ended(&mut self) -> bool {
+        tokio::select! {
+            biased;
+            () = self.held.released() => true,
+            () = tokio::time::sleep_until(self.until), if !self.is_long() => false,
+        }
+    }
+
+    pub fn is_long(&self) -> bool {
+        Instant::now() >= self.until
+    }
 }
 
 /// Why it was asked to end.
@@ -48,18 +73,20 @@ impl Execution {
     pub fn begin(id: String, kind: Kind, seconds: u32, setting: &Setting, started: Timestamp) -> Self {
         let (printer, output) = mpsc::channel(PRINTS);
         let cancel = CancellationToken::new();
+        let (hold, held) = Hold::new();
         let context = Context {
             host: setting.host.clone(),
             state: setting.folder.path().to_owned(),
             printer: Printer::new(printer),
             cancel: cancel.clone(),
+            hold,
         };
         let allowed = match seconds {
             0 => TIME_DEFAULT,
             some => Duration::from_secs(some.into()).min(TIME_MAX),
         };
         let work = tokio::spawn((setting.execute)(kind, context));
-        Self { id, started, cancel, work, output, allowed, due: Instant::now() + allowed, asked: None }
+        Self { id, started, cancel, work, output, allowed, due: Instant::now() + allowed, asked: None, held }
     }
 
     /// The next that happens to it. Watches its time meanwhile.
@@ -97,6 +124,12 @@ impl Execution {
         self.cancel.cancel();
         self.asked = Some(why);
         self.due = Instant::now() + END_WITHIN;
+    }
+
+    /// What may still work for it though it has finished: a thread that waits for the kernel cannot be aborted.
+    pub fn left_behind(mut self) -> Option<Behind> {
+        let released = self.held.is_released();
+        (!released).then(|| Behind { id: self.id, held: self.held, until: Instant::now() + BEHIND_MAX })
     }
 
     /// What it comes to: done is done, even if it was asked to end.

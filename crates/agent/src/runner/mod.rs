@@ -2,6 +2,7 @@
 //! the connection and longer than it.
 
 mod execution;
+mod handle;
 mod judgement;
 pub mod result;
 pub mod spool;
@@ -12,7 +13,8 @@ use crate::setting::Setting;
 use crate::task::Outcome;
 use domain::Timestamp;
 use domain::stage::FailureClass;
-use execution::{Event, Execution};
+use execution::{Behind, Event, Execution};
+pub use handle::{Command, Handle, Here, Link, Uninstall};
 use judgement::{Verdict, judge};
 use proto::agent::v1 as wire;
 use proto::agent::v1::from_agent::Message;
@@ -21,7 +23,7 @@ use serde_json::json;
 use spool::Spool;
 use std::collections::VecDeque;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -35,64 +37,10 @@ const BULK_EVERY: Duration = Duration::from_millis(33);
 const RESEND_EVERY: Duration = Duration::from_secs(30);
 /// At the end of the agent a task has this long to stop.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
-/// Of a result that is not taken: nobody will ask for this task again.
+/// Of a result that is not taken: nobody will ask for this task again. All others may be asked for again, under a newer
+/// fence: `OLD_FENCE`, where that is on its way already, and `EXPIRED`, where the task was withdrawn or its lease ran out.
 const OVER: [&str; 2] = ["NOT_YOURS", "ALREADY_ENDED"];
 const LEASE_DEFAULT: Duration = Duration::from_secs(60);
-
-/// The way to the server, while there is one.
-#[derive(Clone)]
-pub struct Link {
-    /// Goes first: renewals, refusals.
-    pub control: mpsc::Sender<wire::FromAgent>,
-    /// Goes in order: output, then the result.
-    pub bulk: mpsc::Sender<wire::FromAgent>,
-    pub lease: Duration,
-    /// Told when the server does not take what it is sent.
-    pub broken: CancellationToken,
-}
-
-pub enum Command {
-    Attach(Link),
-    Detach,
-    Task(Box<wire::Task>),
-    Cancel(wire::Cancel),
-    ResultStored(wire::ResultStored),
-    OutputStored(wire::OutputStored),
-    /// Every task ends, and is told as canceled.
-    EndAll(String),
-    /// Tasks end; what was begun is told as interrupted when the agent is back.
-    Stop(oneshot::Sender<()>),
-}
-
-/// What is here.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Here {
-    /// Runs, or waits to.
-    pub running: Vec<wire::RunningTask>,
-    /// Has ended, and the server has not stored that yet.
-    pub ended: Vec<wire::RunningTask>,
-}
-
-#[derive(Clone)]
-pub struct Handle {
-    commands: mpsc::Sender<Command>,
-    pub here: watch::Receiver<Here>,
-    /// The server knows that the agent was uninstalled: it may go.
-    pub departed: CancellationToken,
-}
-
-impl Handle {
-    pub async fn tell(&self, command: Command) {
-        // it ends only after it was told to stop
-        drop(self.commands.send(command).await);
-    }
-
-    pub async fn stop(&self) {
-        let (done, stopped) = oneshot::channel();
-        self.tell(Command::Stop(done)).await;
-        drop(stopped.await);
-    }
-}
 
 pub fn start(setting: Setting, key: Key, journal: Journal) -> Handle {
     let (commands, received) = mpsc::channel(COMMANDS);
@@ -105,6 +53,7 @@ pub fn start(setting: Setting, key: Key, journal: Journal) -> Handle {
         journal,
         queue: VecDeque::new(),
         current: None,
+        behind: None,
         spools: VecDeque::new(),
         link: None,
         unsent: VecDeque::new(),
@@ -132,6 +81,8 @@ struct Runner {
     journal: Journal,
     queue: VecDeque<Waiting>,
     current: Option<Execution>,
+    /// Nothing begins beside it.
+    behind: Option<Behind>,
     spools: VecDeque<(String, Spool)>,
     link: Option<Link>,
     /// Results to be sent on this connection.
@@ -175,6 +126,7 @@ impl Runner {
                     None => return,
                     Some(Command::Stop(done)) => {
                         self.stop().await;
+                        self.publish();
                         // whoever asked may be gone
                         done.send(()).unwrap_or_default();
                         return;
@@ -182,6 +134,7 @@ impl Runner {
                     Some(command) => self.obey(command),
                 },
                 event = event(&mut self.current) => self.happened(event),
+                over = ended(&mut self.behind) => if over { self.behind = None } else { self.give_up_waiting() },
                 permit = room(self.link.as_ref(), has_bulk, self.bulk_at) => match permit {
                     Some(permit) => if let Some(message) = self.next_bulk() {
                         permit.send(wire::FromAgent { message: Some(message) });
@@ -254,6 +207,9 @@ impl Runner {
             }
             return;
         }
+        if let Some(why) = self.hangs() {
+            return self.refuse(&task, "BUSY", why);
+        }
         // judged to have one
         let Some(kind) = task.kind.clone() else { return };
         if !self.journal.make_room() {
@@ -273,7 +229,7 @@ impl Runner {
     }
 
     fn begin_next(&mut self) {
-        while self.current.is_none() {
+        while self.current.is_none() && self.behind.is_none() {
             let Some(Waiting { id, kind, seconds, deadline }) = self.queue.pop_front() else { return };
             let known = self.setting.clock.estimate();
             if known.proven && deadline.is_some_and(|deadline| known.now > deadline) {
@@ -312,8 +268,27 @@ impl Runner {
                 let outcome = execution.outcome(finished);
                 self.keep_last_prints(&mut execution);
                 self.conclude(&execution.id, outcome, execution.started);
+                self.behind = execution.left_behind();
             }
         }
+    }
+
+    /// What waits behind work that hangs is told so, and nothing of it was begun.
+    fn give_up_waiting(&mut self) {
+        let why = self.hangs().unwrap_or_default();
+        tracing::error!("{why}");
+        for Waiting { id, .. } in std::mem::take(&mut self.queue) {
+            let busy = result::failed("BUSY", FailureClass::Transient, why.clone(), json!({ "began": false }));
+            self.conclude(&id, Err(busy), self.setting.clock.estimate().now);
+        }
+    }
+
+    fn hangs(&self) -> Option<String> {
+        let behind = self.behind.as_ref().filter(|behind| behind.is_long())?;
+        Some(format!(
+            "task {} has ended, but a part of it still works and cannot be ended: nothing begins beside it",
+            behind.id
+        ))
     }
 
     fn keep_last_prints(&mut self, execution: &mut Execution) {
@@ -482,9 +457,26 @@ impl Runner {
         ids.filter_map(|id| self.journal.get(id).map(|entry| task_of(id, entry))).collect()
     }
 
+    fn uninstall(&self) -> Uninstall {
+        let mut far = Uninstall::None;
+        let asked = |entry: &&Entry| matches!(entry.kind(), Some(Kind::NodeUninstall(_)));
+        for entry in self.journal.entries().map(|(_, entry)| entry).filter(asked) {
+            match &entry.phase {
+                Phase::Departing => return Uninstall::Done,
+                Phase::Ended(ended) if ended.ok && !ended.outdated => return Uninstall::Done,
+                Phase::Ended(ended) if ended.ok => far = Uninstall::Outdated,
+                Phase::Received | Phase::Started { .. } | Phase::Ended(_) => {}
+            }
+        }
+        far
+    }
+
     fn publish(&self) {
-        let now =
-            Here { running: self.running(), ended: self.ended().map(|(id, entry, _)| task_of(id, entry)).collect() };
+        let now = Here {
+            running: self.running(),
+            ended: self.ended().map(|(id, entry, _)| task_of(id, entry)).collect(),
+            uninstall: self.uninstall(),
+        };
         self.here.send_if_modified(|seen| {
             let changed = *seen != now;
             *seen = now;
@@ -536,6 +528,13 @@ fn task_of(id: &str, entry: &Entry) -> wire::RunningTask {
 async fn event(current: &mut Option<Execution>) -> Event {
     match current {
         Some(execution) => execution.event().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn ended(behind: &mut Option<Behind>) -> bool {
+    match behind {
+        Some(behind) => behind.ended().await,
         None => std::future::pending().await,
     }
 }

@@ -1,6 +1,7 @@
 //! A control group for what a task starts: whoever is in it can be ended, however often it has forked and whatever it
 //! has detached itself from. Where the kernel gives us none, a mark in the environment has to do.
 
+use crate::host::Host;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -20,8 +21,8 @@ pub struct Enclosure {
 
 impl Enclosure {
     /// Below the agent's own group, which is where systemd lets it make some.
-    pub fn new(mark: &str) -> Self {
-        let group = own_group().map(|own| own.join(format!("millwright-{mark}")));
+    pub fn new(host: &Host, mark: &str) -> Self {
+        let group = own_group(host).map(|own| own.join(format!("millwright-{mark}")));
         let group = group.filter(|group| std::fs::create_dir(group).is_ok());
         Self { group, mark: mark.to_owned() }
     }
@@ -90,10 +91,10 @@ impl Drop for Enclosure {
 }
 
 /// Where this process is in the unified hierarchy, wherever that is mounted.
-fn own_group() -> Option<PathBuf> {
-    let groups = std::fs::read("/proc/self/cgroup").ok()?;
+fn own_group(host: &Host) -> Option<PathBuf> {
+    let groups = std::fs::read(host.path("/proc/self/cgroup")).ok()?;
     let own = groups.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(b"0::/"))?;
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mounts = std::fs::read_to_string(host.path("/proc/self/mountinfo")).ok()?;
     let line = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
     let mut fields = line.split(' ').skip(3);
     let (root, at) = (fields.next()?, fields.next()?);

@@ -40,7 +40,7 @@ pub async fn run(drain: &NodeDrain, context: &Context) -> Outcome {
         }
         context.printer.say(&format!("ending {} processes", here.len())).await;
         let (host, cancel, all) = (context.host.clone(), context.cancel.clone(), here.clone());
-        in_background(move || process::end(&host, &all, PATIENCE, &|| cancel.is_cancelled())).await?.map_err(
+        in_background(context, move || process::end(&host, &all, PATIENCE, &|| cancel.is_cancelled())).await?.map_err(
             |error| failed("STILL_IN_USE", FailureClass::NeedsOperator, format!("ending processes: {error}")),
         )?;
         ended.extend(here);
@@ -71,7 +71,7 @@ fn told(examined: u64, here: &[Occupant]) -> Value {
 
 async fn look(context: &Context) -> Result<(u64, Vec<Occupant>), Failed> {
     let (host, state) = (context.host.clone(), context.state.clone());
-    let seen = in_background(move || {
+    let seen = in_background(context, move || {
         // without a baseline nobody is known to be the site's: it says more, never less
         let accounts = Accounts::read(&host, 1000, &[], Baseline::load(&state).as_ref().ok())?;
         let who = Who { uid_min: 1000, kept: accounts.kept_uids() };

@@ -12,7 +12,7 @@ use domain::stage::FailureClass;
 use proto::agent::v1::HostExec;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub async fn run(script: &HostExec, context: &Context) -> Outcome {
     check(script)?;
     let host = context.host.clone();
     let wanted = script.sha256.to_ascii_lowercase();
-    let as_root = in_background(move || allowed(&host, &wanted)).await??;
+    let as_root = in_background(context, move || allowed(&host, &wanted)).await??;
     if context.cancel.is_cancelled() {
         return Err(canceled(Value::Null));
     }
@@ -44,13 +44,19 @@ pub async fn run(script: &HostExec, context: &Context) -> Outcome {
     let (uid, gid) = if as_root { (0, 0) } else { nobody(&context.host) };
     let place = Place::new(&context.host, &script.script, uid, gid)
         .map_err(|error| trouble("a folder for the script", error))?;
-    let mut enclosure = Enclosure::new(&place.mark);
+    let mut enclosure = Enclosure::new(&context.host, &place.mark);
     let mut child =
         start(&place, &script.args, uid, gid).await.map_err(|error| trouble("starting the script", error))?;
     let Some(pid) = child.id() else {
         return Err(trouble("starting the script", io::Error::other("it has no number")));
     };
     enclosure.take(pid);
+    if as_root && !enclosure.has_group() {
+        // it waits at the gate still, and has run nothing
+        end_group(pid, Signal::KILL);
+        drop(child.wait().await);
+        return Err(not_enclosed());
+    }
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let print = async {
         tokio::join!(print(out, "stdout", context), print(err, "stderr", context));
@@ -112,6 +118,13 @@ pub async fn run(script: &HostExec, context: &Context) -> Outcome {
     }
 }
 
+/// A mark in the environment holds those who do not mean to get away. What runs as root could be anybody's afterwards.
+fn not_enclosed() -> Failed {
+    let message = "this machine gives the agent no control group (version 2) to hold a script of root's: nothing has run; \
+                   boot with systemd.unified_cgroup_hierarchy=1, or allow the script without root";
+    failed("NOT_ENCLOSED", FailureClass::NeedsOperator, message)
+}
+
 fn check(script: &HostExec) -> Result<(), Failed> {
     let invalid = |message: &str| Err(failed("INVALID", FailureClass::InvalidInput, message));
     if script.script.is_empty() || script.script.len() > SCRIPT_MAX {
@@ -153,7 +166,7 @@ fn allowed(host: &Host, wanted: &str) -> Result<bool, Failed> {
     let mut options = std::fs::OpenOptions::new();
     let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let file = options.read(true).custom_flags(flags.bits().cast_signed()).open(&path);
-    let mut file = file.map_err(|error| unsafe_list(error.to_string()))?;
+    let file = file.map_err(|error| unsafe_list(error.to_string()))?;
     // the one that was opened, whatever its name means by now
     let meta = file.metadata().map_err(|error| unsafe_list(error.to_string()))?;
     safe(&meta, true).map_err(|why| unsafe_list(format!("it {why}")))?;
@@ -161,7 +174,7 @@ fn allowed(host: &Host, wanted: &str) -> Result<bool, Failed> {
         return Err(unsafe_list("it is larger than 1 MiB".to_owned()));
     }
     let mut text = String::new();
-    file.by_ref().take(LIST_MAX).read_to_string(&mut text).map_err(|error| unsafe_list(error.to_string()))?;
+    file.take(LIST_MAX).read_to_string(&mut text).map_err(|error| unsafe_list(error.to_string()))?;
     for (number, line) in text.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default();
         match line.split_whitespace().collect::<Vec<_>>().as_slice() {
@@ -203,21 +216,23 @@ struct Place {
 impl Place {
     fn new(host: &Host, script: &[u8], uid: u32, gid: u32) -> io::Result<Self> {
         let exec = host.path(EXEC);
-        match std::fs::DirBuilder::new().mode(0o755).create(&exec) {
+        match std::fs::DirBuilder::new().mode(0o711).create(&exec) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             Ok(()) | Err(_) => {}
         }
         let mark = mark()?;
         let place = Self { folder: exec.join(&mark), mark };
-        std::fs::DirBuilder::new().mode(0o755).create(&place.folder)?;
-        // the umask may have taken rights that the script's user needs
-        std::fs::set_permissions(&exec, PermissionsExt::from_mode(0o755))?;
-        std::fs::set_permissions(&place.folder, PermissionsExt::from_mode(0o755))?;
-        // the script is root's: it cannot be changed while it runs
-        std::fs::write(place.script(), script)?;
-        std::fs::set_permissions(place.script(), PermissionsExt::from_mode(0o555))?;
+        std::fs::DirBuilder::new().mode(0o700).create(&place.folder)?;
+        // the umask may have taken the right to pass
+        std::fs::set_permissions(&exec, PermissionsExt::from_mode(0o711))?;
+        // nobody but its user reads it: what a script says may be a secret
+        let mut options = std::fs::OpenOptions::new();
+        options.write(true).create_new(true).mode(0o500).open(place.script())?.write_all(script)?;
         std::fs::DirBuilder::new().mode(0o700).create(place.work())?;
-        std::os::unix::fs::chown(place.work(), Some(uid), Some(gid))?;
+        // last: from here on the folder is the script's own
+        for path in [place.script(), place.work(), place.folder.clone()] {
+            std::os::unix::fs::chown(path, Some(uid), Some(gid))?;
+        }
         Ok(place)
     }
 
@@ -232,7 +247,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // the standard library follows no links here, and its folder is root's
+        // the standard library follows no links here, and whoever it belonged to has ended
         drop(std::fs::remove_dir_all(&self.folder));
         if let Some(exec) = self.folder.parent() {
             drop(std::fs::remove_dir(exec));

@@ -14,6 +14,7 @@ use crate::install;
 use domain::stage::FailureClass;
 use proto::agent::v1::task::Kind;
 use serde_json::{Value, json};
+use std::convert::Infallible;
 use std::path::PathBuf;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -37,6 +38,34 @@ impl Printer {
     }
 }
 
+/// Held by everything that works for a task, also by threads that nobody can abort: when the last is gone, the task has
+/// really ended.
+#[derive(Clone)]
+pub struct Hold {
+    _until_dropped: mpsc::Sender<Infallible>,
+}
+
+/// Waits for the last of them.
+pub struct Held(mpsc::Receiver<Infallible>);
+
+impl Hold {
+    pub fn new() -> (Self, Held) {
+        let (hold, held) = mpsc::channel(1);
+        (Self { _until_dropped: hold }, Held(held))
+    }
+}
+
+impl Held {
+    pub async fn released(&mut self) {
+        // nothing is ever sent
+        self.0.recv().await;
+    }
+
+    pub fn is_released(&mut self) -> bool {
+        matches!(self.0.try_recv(), Err(mpsc::error::TryRecvError::Disconnected))
+    }
+}
+
 /// What a task is given.
 #[derive(Clone)]
 pub struct Context {
@@ -46,6 +75,7 @@ pub struct Context {
     pub printer: Printer,
     /// Somebody asked to stop, or its time is up.
     pub cancel: CancellationToken,
+    pub hold: Hold,
 }
 
 /// Why a task failed.
@@ -118,8 +148,16 @@ fn failed(code: &'static str, class: FailureClass, message: impl Into<String>) -
 }
 
 /// Work that asks the kernel much and waits for it, away from the connection's threads.
-async fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Failed> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| {
+async fn in_background<T: Send + 'static>(
+    context: &Context,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failed> {
+    let hold = context.hold.clone();
+    let held = move || {
+        let _hold = hold;
+        work()
+    };
+    tokio::task::spawn_blocking(held).await.map_err(|error| {
         failed("AGENT_DEFECT", FailureClass::NeedsOperator, format!("the agent itself failed: {error}"))
     })
 }

@@ -43,7 +43,7 @@ pub async fn run(reboot: &HostReboot, context: &Context) -> Outcome {
     }
     context.printer.say("ordering the restart of this machine").await;
     let host = context.host.clone();
-    in_background(move || order(&host)).await??;
+    in_background(context, move || order(&host)).await??;
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
         tokio::select! {

@@ -40,7 +40,7 @@ pub async fn run(asked: &NodeScrubGpu, context: &Context) -> Outcome {
     let stop = Arc::new(AtomicBool::new(false));
     let (say, mut said) = mpsc::channel::<String>(LINES_MAX);
     let stopped = stop.clone();
-    let work = in_background(move || {
+    let work = in_background(context, move || {
         // a line that nobody has room for is not worth waiting for
         let mut tell =
             |progress: gpu::Progress| drop(say.try_send(format!("GPU {}: {}", progress.gpu, progress.message)));

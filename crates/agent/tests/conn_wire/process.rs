@@ -185,6 +185,15 @@ async fn mistakes_on_the_command_line_are_told_apart_from_failures() {
 
 #[tokio::test]
 async fn an_agent_that_the_server_uninstalls_leaves_nothing_of_its_own() {
+    uninstalled(true).await;
+}
+
+#[tokio::test]
+async fn nor_does_one_that_hears_only_that_its_node_is_gone() {
+    uninstalled(false).await;
+}
+
+async fn uninstalled(acknowledged: bool) {
     let mut server = StandIn::start();
     let address = server.listen().await;
     let scratch = tempfile::tempdir().expect("a folder");
@@ -208,16 +217,23 @@ async fn an_agent_that_the_server_uninstalls_leaves_nothing_of_its_own() {
     let installed = ended(agent(&install, &state).spawn().expect("started")).await;
     assert!(installed.status.success(), "{}", text(&installed));
     assert!(names(&root).len() > before.len());
-    let child = agent(&["run", "--root", root_name], &state).spawn().expect("started");
+    let child =
+        agent(&["run", "--root", root_name], &state).env("MILLWRIGHT_AGENT_UNIT", "1").spawn().expect("started");
     server.confirmed().await;
     let kind = Some(proto::agent::v1::task::Kind::NodeUninstall(Default::default()));
     server.say(Word::Task(proto::agent::v1::Task { kind, ..crate::stand_in::task("t-1", 1, &[]) })).await;
     let result = server.result().await;
     assert!(result.ok, "{result:?}");
     assert!(state.join("identity.json").exists(), "not before the server has the result");
-    server.stored("t-1").await;
+    if acknowledged {
+        server.stored("t-1").await;
+    } else {
+        let gone = GoAway { reason: "DELETED".to_owned(), message: "removed".to_owned(), retry_after_seconds: 0 };
+        server.say(Word::GoAway(gone)).await;
+    }
     let output = ended(child).await;
-    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    // what the unit does not start again
+    assert_eq!(output.status.code(), Some(99), "{}", text(&output));
     assert_eq!(names(&root), before);
 }
 

@@ -3,12 +3,14 @@
 use crate::Bench;
 use crate::stand_in::{Seen, public_key, task};
 use agent::connection::Departure;
+use agent::task::{Context, Hold};
 use proto::agent::v1::from_agent::Message;
 use proto::agent::v1::task::Kind;
 use proto::agent::v1::to_agent::Message as Word;
 use proto::agent::v1::{
-    Cancel, Fence, HostExec, NodeUninstall, OutputStored, ResultStored, Task, TaskOutput, TaskResult,
+    Cancel, Fence, GoAway, HostExec, NodeUninstall, OutputStored, ResultStored, Task, TaskOutput, TaskResult,
 };
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -117,11 +119,17 @@ async fn a_task_that_runs_takes_over_a_newer_fence() {
 
 #[tokio::test(start_paused = true)]
 async fn a_result_that_crosses_a_newer_dispatch_is_told_again_and_not_done_again() {
+    for reason in ["OLD_FENCE", "EXPIRED"] {
+        told_again_and_not_done_again(reason).await;
+    }
+}
+
+async fn told_again_and_not_done_again(reason: &str) {
     let (mut bench, running) = Bench::connected().await;
     let ledger = bench.ledger();
     bench.server.say(Word::Task(task("t-1", 1, &[&ledger, "end"]))).await;
     bench.server.result().await;
-    let old = ResultStored { task_id: "t-1".to_owned(), applied: false, reason: "OLD_FENCE".to_owned() };
+    let old = ResultStored { task_id: "t-1".to_owned(), applied: false, reason: reason.to_owned() };
     bench.server.say(Word::ResultStored(old)).await;
     bench.server.so_far();
     tokio::time::sleep(Duration::from_secs(600)).await;
@@ -133,8 +141,24 @@ async fn a_result_that_crosses_a_newer_dispatch_is_told_again_and_not_done_again
     bench.server.say(Word::Task(task("t-1", 2, &[&ledger, "end"]))).await;
     let result = bench.server.result().await;
     assert!(result.ok && result.fence == fence(2));
-    assert_eq!(bench.carried_out(), 1);
+    assert_eq!(bench.carried_out(), 1, "{reason}");
     running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_nobody_will_ask_for_again_is_forgotten() {
+    for reason in ["ALREADY_ENDED", "NOT_YOURS"] {
+        let (mut bench, running) = Bench::connected().await;
+        let ledger = bench.ledger();
+        bench.server.say(Word::Task(task("t-1", 1, &[&ledger, "end"]))).await;
+        bench.server.result().await;
+        let over = ResultStored { task_id: "t-1".to_owned(), applied: false, reason: reason.to_owned() };
+        bench.server.say(Word::ResultStored(over)).await;
+        while bench.state("tasks/t-1.json").exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        running.stop().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,6 +244,52 @@ async fn tasks_are_canceled_and_end_when_their_time_is_up() {
     bench.server.say(Word::Task(late)).await;
     assert_eq!(bench.server.result().await.code, "DEADLINE");
     assert_eq!(bench.carried_out(), 4);
+    running.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_begins_beside_work_that_an_ended_task_has_left_behind() {
+    let mut bench = Bench::held();
+    bench.enrol().await;
+    // what a thread would hold that waits for the kernel, in the test's own hands
+    let left: Arc<Mutex<Option<Hold>>> = Arc::default();
+    let (plays, into) = (bench.setting.execute.clone(), left.clone());
+    bench.setting.execute = Arc::new(move |kind, context: Context| {
+        if matches!(&kind, Kind::HostExec(HostExec { args, .. }) if args[1] == "stubborn") {
+            *into.lock().expect("no panic") = Some(context.hold.clone());
+        }
+        plays(kind, context)
+    });
+    let running = bench.run();
+    bench.server.confirmed().await;
+    let ledger = bench.ledger();
+    let stubborn = |id: &str, counter| Task { timeout_seconds: 90, ..task(id, counter, &[&ledger, "stubborn"]) };
+    bench.server.say(Word::Task(stubborn("t-1", 1))).await;
+    bench.server.say(Word::Task(task("t-2", 2, &[&ledger, "end"]))).await;
+    assert_eq!(bench.server.result().await.code, "TIMED_OUT");
+    bench.server.stored("t-1").await;
+    bench.server.heartbeat().await;
+    assert_eq!(bench.carried_out(), 1, "the next one waits");
+    left.lock().expect("no panic").take();
+    let next = bench.server.result().await;
+    assert!(next.ok && next.task_id == "t-2", "{next:?}");
+    bench.server.stored("t-2").await;
+    // one that hangs for good: who waits is told, and so is who comes
+    bench.server.say(Word::Task(stubborn("t-3", 3))).await;
+    bench.server.say(Word::Task(task("t-4", 4, &[&ledger, "end"]))).await;
+    assert_eq!(bench.server.result().await.code, "TIMED_OUT");
+    bench.server.stored("t-3").await;
+    let waited = bench.server.result().await;
+    assert_eq!((waited.task_id.as_str(), waited.code.as_str()), ("t-4", "BUSY"), "{waited:?}");
+    assert!(waited.message.contains("t-3") && waited.detail_json.contains("\"began\":false"), "{waited:?}");
+    bench.server.stored("t-4").await;
+    bench.server.say(Word::Task(task("t-5", 5, &[&ledger, "end"]))).await;
+    assert_eq!(bench.server.refusal().await.code, "BUSY");
+    assert_eq!(bench.carried_out(), 3);
+    left.lock().expect("no panic").take();
+    bench.server.heartbeat().await;
+    bench.server.say(Word::Task(task("t-5", 6, &[&ledger, "end"]))).await;
+    assert!(bench.server.result().await.ok);
     running.stop().await;
 }
 
@@ -412,6 +482,45 @@ async fn an_uninstallation_ends_the_agent_once_its_result_is_stored_and_not_befo
     assert_eq!(running.departure().await, Departure::Uninstalled);
     // it died before it was gone: it goes on with going
     assert_eq!(bench.run().departure().await, Departure::Uninstalled);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_uninstallation_whose_acknowledgement_is_lost_ends_with_the_node() {
+    let away = |reason: &str| GoAway { reason: reason.to_owned(), message: String::new(), retry_after_seconds: 0 };
+    let kind = || Some(Kind::NodeUninstall(NodeUninstall {}));
+    for (reason, uninstalled) in [("REVOKED", true), ("DELETED", true), ("CLONED", false)] {
+        let (mut bench, running) = Bench::connected().await;
+        bench.server.say(Word::Task(Task { kind: kind(), ..task("t-1", 1, &[]) })).await;
+        assert!(bench.server.result().await.ok);
+        // also by one that has died since, and is told instead of being welcomed
+        if reason == "DELETED" {
+            running.dies().await;
+            bench.server.set().instead = Some(Word::GoAway(away(reason)));
+            assert_eq!(bench.run().departure().await, Departure::Uninstalled);
+            continue;
+        }
+        bench.server.say(Word::GoAway(away(reason))).await;
+        let departure = running.departure().await;
+        assert_eq!(departure == Departure::Uninstalled, uninstalled, "{reason}: {departure:?}");
+    }
+    // withdrawn by the server: whoever is revoked after that has not been uninstalled, and who is deleted has
+    for (reason, uninstalled) in [("REVOKED", false), ("DELETED", true)] {
+        let (mut bench, running) = Bench::connected().await;
+        bench.server.say(Word::Task(Task { kind: kind(), ..task("t-1", 1, &[]) })).await;
+        assert!(bench.server.result().await.ok);
+        let expired = ResultStored { task_id: "t-1".to_owned(), applied: false, reason: "EXPIRED".to_owned() };
+        bench.server.say(Word::ResultStored(expired)).await;
+        bench.server.say(Word::GoAway(away(reason))).await;
+        let departure = running.departure().await;
+        assert_eq!(departure == Departure::Uninstalled, uninstalled, "{reason}: {departure:?}");
+    }
+    // and a task that is none of the kind changes nothing
+    let (mut bench, running) = Bench::connected().await;
+    let ledger = bench.ledger();
+    bench.server.say(Word::Task(task("t-1", 1, &[&ledger, "end"]))).await;
+    assert!(bench.server.result().await.ok);
+    bench.server.say(Word::GoAway(away("REVOKED"))).await;
+    assert!(matches!(running.departure().await, Departure::Banished { .. }));
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 
 use agent::host::Host;
 use agent::task::clean::baseline::Baseline;
-use agent::task::{Context, Printer};
+use agent::task::{Context, Hold, Printer};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::os::unix::ffi::OsStrExt;
@@ -247,6 +247,14 @@ impl Scratch {
         self.process(30, 65_534, u32::MAX, "/system.slice/dnsmasq.service", &[]);
     }
 
+    /// Scripts are real processes: this machine has the control groups of the one that the test runs on.
+    pub fn with_control_groups(self) -> Self {
+        for file in ["/proc/self/cgroup", "/proc/self/mountinfo"] {
+            self.file(file, &std::fs::read_to_string(file).expect("a kernel with control groups"), 0);
+        }
+        self
+    }
+
     pub fn context(&self) -> (Context, Said) {
         let (sender, mut receiver) = mpsc::channel::<(&'static str, Vec<u8>)>(16);
         let said = Said::default();
@@ -261,6 +269,7 @@ impl Scratch {
             state: self.state.clone(),
             printer: Printer::new(sender),
             cancel: CancellationToken::new(),
+            hold: Hold::new().0,
         };
         (context, said)
     }

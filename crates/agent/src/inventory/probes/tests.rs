@@ -116,6 +116,8 @@ fn a_gpu_that_is_there_and_not_seen_is_missed() {
     assert!(gpu_present(&second).is_err_and(|why| why.contains("0000:2b:00.0")));
     let given = Seen { on_bus: vec![on("0000:2b:00.0", Some("vfio-pci"))], ..seen.clone() };
     assert!(gpu_present(&given).is_ok());
+    let hangs = Seen { unanswered: true, ..Seen::default() };
+    assert!(gpu_present(&hangs).is_err() && gpu_ecc(&hangs).is_err() && gpu_remapped_rows(&hangs).is_err());
     let gone = Seen { missing: vec!["GPU 1 (x)".to_owned()], ..seen };
     assert!(gpu_present(&gone).is_err_and(|why| why.contains("GPU 1 (x)")));
 }

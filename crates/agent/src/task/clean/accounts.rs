@@ -3,6 +3,7 @@
 use super::baseline::{Baseline, line_digest};
 use super::{Found, How, Item, View};
 use crate::host::Host;
+use crate::install;
 use crate::task::beneath::{Folder, Links};
 use crate::task::process::Who;
 use std::collections::{BTreeMap, BTreeSet};
@@ -183,6 +184,26 @@ impl Accounts {
     }
 }
 
+/// What stays, and a person has to look at.
+impl Accounts {
+    /// An account of the system's own that the baseline does not have may be a package's; a password or a shell that has
+    /// changed may be the site's doing. Neither is proven, and neither is taken back by us.
+    fn doubt(&self, file: &str, line: &[u8]) -> Option<&'static str> {
+        let known = self.known.as_ref()?;
+        let name = fields(line).first()?.clone();
+        let as_it_was = known.account_lines.get(file).is_some_and(|lines| lines.contains(&line_digest(line)));
+        if as_it_was || self.named.contains(&name) || name == install::USER {
+            return None;
+        }
+        let was_here = known.users.contains_key(&name);
+        match file {
+            "passwd" | "shadow" if was_here => Some("its line is not as it was in the baseline"),
+            "passwd" => Some("an account that is not in the baseline"),
+            _ => None,
+        }
+    }
+}
+
 fn etc(host: &Host, links: &Links) -> Result<Folder, String> {
     let etc = Folder::open(host, Path::new("/etc"), links).map_err(|error| error.to_string())?;
     etc.ok_or_else(|| "there is no /etc".to_owned())
@@ -201,12 +222,14 @@ pub fn look(view: &View) -> Result<Found, String> {
         };
         for line in lines(&content) {
             found.examined += 1;
+            let name = String::from_utf8_lossy(line.split(|byte| *byte == b':').next().unwrap_or_default());
             if let Some(to) = accounts.judge(file, *kind, line) {
-                let name =
-                    String::from_utf8_lossy(line.split(|byte| *byte == b':').next().unwrap_or_default()).into_owned();
                 let what = if to.is_some() { "members of " } else { "" };
                 let item = Item::new(PathBuf::from("/etc").join(file), How::Line { from: line.to_owned(), to });
                 found.add(item.saying(&format!("{what}{}", name.escape_default())));
+            } else if let Some(why) = accounts.doubt(file, line) {
+                let item = Item::new(PathBuf::from("/etc").join(file), How::Nothing(why));
+                found.add(item.saying(&format!("{}: {why}", name.escape_default())));
             }
         }
     }

@@ -76,6 +76,14 @@ pub fn survey(
     Ok(())
 }
 
+/// A name, or how it begins.
+pub fn matches(pattern: &str, name: &OsStr) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(first) => name.as_encoded_bytes().starts_with(first.as_bytes()),
+        None => name == pattern,
+    }
+}
+
 fn kind(folder: &Folder, name: &OsStr, path: &Path) -> Result<Option<FileType>, String> {
     let stat = folder.stat(name).map_err(|error| format!("{}: {error}", shown(path)))?;
     Ok(stat.map(|stat| FileType::from_raw_mode(stat.st_mode)))
@@ -87,7 +95,7 @@ impl Walk<'_, '_> {
             return Err(format!("{} is too deep to compare", shown(path)));
         }
         for name in folder.names(ENTRIES_MAX).map_err(|error| format!("{}: {error}", shown(path)))? {
-            if depth == 0 && self.area.except.iter().any(|except| name == *except) {
+            if depth == 0 && self.area.except.iter().any(|except| matches(except, &name)) {
                 continue;
             }
             let path = path.join(&name);
@@ -111,7 +119,7 @@ impl Walk<'_, '_> {
     ) -> Result<(), String> {
         let told = |error: &dyn std::fmt::Display| format!("{}: {error}", shown(&path));
         let new = self.known.is_some_and(|known| !known.contains_key(&shown(&path)));
-        if new || self.area.by == By::Names {
+        if new || matches!(self.area.by, By::Names | By::PassingUnits | By::PackagedUnits) {
             return (self.see)(path, Record::Name, None);
         }
         match kind {
@@ -128,7 +136,7 @@ impl Walk<'_, '_> {
                 let Some(content) = folder.read(name).map_err(|error| told(&error))? else { return Ok(()) };
                 let lines = match self.area.by {
                     By::Lines => lines(&content).map(|(_, line)| line_digest(line)).collect(),
-                    By::Names | By::Whole | By::Units => BTreeSet::new(),
+                    By::Names | By::Whole | By::Units | By::PassingUnits | By::PackagedUnits => BTreeSet::new(),
                 };
                 (self.see)(path, Record::File { sha256: digest(&content), lines }, Some(&content))
             }
@@ -190,13 +198,18 @@ pub fn look(view: &View, list: &'static [Area]) -> Result<Found, String> {
 
 fn compare(by: By, path: PathBuf, known: &Known, now: &Record, content: Option<&[u8]>, found: &mut Found) {
     let Some(old) = known.get(&shown(&path)) else {
-        return found.add(Item::new(path, if by == By::Units { How::Unit } else { How::Tree }));
+        let unit = "a unit that was not in the baseline: of a package of the site's, or of somebody else's";
+        return found.add(match by {
+            By::Units | By::PassingUnits => Item::new(path, How::Unit),
+            By::PackagedUnits => Item::new(path, How::Nothing(unit)).saying(unit),
+            By::Names | By::Lines | By::Whole => Item::new(path, How::Tree),
+        });
     };
     if old == now {
         return;
     }
     match (by, old, content) {
-        (By::Names, ..) => {}
+        (By::Names | By::PassingUnits | By::PackagedUnits, ..) => {}
         (By::Lines, Record::File { lines: old, .. }, Some(content)) => {
             for (number, line) in lines(content) {
                 if !old.contains(&line_digest(line)) {

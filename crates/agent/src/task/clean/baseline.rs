@@ -5,7 +5,7 @@ use super::accounts::{self, ACCOUNT_FILES};
 use super::areas::{self, Record};
 use super::catalogue;
 use super::live;
-use super::places::{HOMES, PLACES};
+use super::places::{self, HOMES, PLACES};
 use crate::host::{Host, shown};
 use crate::task::beneath::{Folder, Links};
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,10 @@ pub struct Baseline {
     pub mounts: BTreeSet<String>,
     pub block_devices: BTreeSet<String>,
     pub home_folders: BTreeSet<String>,
+    /// What was there of root's where everybody may write, with what tells it from another of the same name.
+    pub temporary: BTreeMap<String, String>,
+    /// System V memory, queues and semaphores.
+    pub segments: BTreeSet<String>,
     pub entries: BTreeMap<String, Record>,
     /// Of the file itself: two records can be told to rest on the same one.
     #[serde(skip)]
@@ -100,6 +104,8 @@ impl Baseline {
             let names = homes.names(areas::ENTRIES_MAX).map_err(|error| format!("{HOMES}: {error}"))?;
             now.home_folders = names.iter().map(|name| shown(Path::new(name))).collect();
         }
+        now.temporary = places::of_root(host, &now.links)?;
+        now.segments = live::segment_names(host)?;
         let homes = now.homes();
         for area in catalogue::areas() {
             let mut entries = BTreeMap::new();

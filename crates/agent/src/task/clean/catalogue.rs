@@ -22,7 +22,7 @@ pub enum Find {
 pub struct Area {
     pub path: &'static str,
     pub by: By,
-    /// Names in it that mean nothing.
+    /// Names in it that mean nothing; with a `*` at its end, all that begin so.
     pub except: &'static [&'static str],
 }
 
@@ -36,6 +36,10 @@ pub enum By {
     Whole,
     /// The same, and they are units of systemd.
     Units,
+    /// Units that come and go with every boot: only what has a name that was not there.
+    PassingUnits,
+    /// The same of those that packages bring: whether one did, a person can tell.
+    PackagedUnits,
 }
 
 const fn area(path: &'static str, by: By) -> Area {
@@ -59,7 +63,7 @@ pub const CHECKS: &[Check] = &[
     },
     Check {
         name: "shared_memory",
-        what: "System V memory, queues and semaphores of tenants",
+        what: "System V memory, queues and semaphores of tenants, and of root that the site did not have",
         find: Find::Look(live::segments),
     },
     Check {
@@ -82,7 +86,7 @@ pub const CHECKS: &[Check] = &[
     Check { name: "scratch", what: "content of scratch paths", find: Find::Look(places::scratch) },
     Check {
         name: "temporary_files",
-        what: "temporary files, shared memory files and queues of tenants",
+        what: "temporary files, shared memory files and queues of tenants, and of root that the site did not have",
         find: Find::Look(places::temporary),
     },
     Check { name: "mail", what: "mail of tenants", find: Find::Look(places::mail) },
@@ -176,6 +180,10 @@ const UNITS: &[Area] = &[
     area("/etc/systemd/system", By::Units),
     area("/etc/systemd/user", By::Units),
     area("/usr/local/lib/systemd", By::Units),
+    area("/usr/lib/systemd/system", By::PackagedUnits),
+    area("/run/systemd/system", By::PassingUnits),
+    // those of logins: whose processes they are is looked at apart
+    but("/run/systemd/transient", By::PassingUnits, &["session-*"]),
     area("/var/lib/systemd/linger", By::Names),
     area("~/.config/systemd/user", By::Whole),
     area("~/.local/share/systemd/user", By::Whole),

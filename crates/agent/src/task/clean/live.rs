@@ -3,6 +3,7 @@
 use super::{Found, How, Item, View};
 use crate::host::{Host, shown};
 use crate::task::process::{self, Occupant};
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -181,25 +182,60 @@ pub fn block_devices(view: &View) -> Result<Found, String> {
 /// The kernel's tables of System V, each with the option that removes from it.
 const TABLES: [(&str, &str, &str); 3] = [("shm", "shmid", "-m"), ("msg", "msqid", "-q"), ("sem", "semid", "-s")];
 
+/// One line of such a table.
+struct Segment {
+    table: &'static str,
+    option: &'static str,
+    id: String,
+    owners: Vec<u32>,
+    /// Tells it from another with the same number: its key, and whose it is.
+    name: String,
+}
+
+fn table(host: &Host, (table, id, option): (&'static str, &str, &'static str)) -> io::Result<Vec<Segment>> {
+    let text = std::fs::read_to_string(host.path(&format!("/proc/sysvipc/{table}")))?;
+    let mut lines = text.lines();
+    let head: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
+    let column = |name: &str| {
+        let at = head.iter().position(|column| *column == name);
+        at.ok_or_else(|| io::Error::other(format!("it has no {name}")))
+    };
+    let (key, id, uid, maker) = (column("key")?, column(id)?, column("uid")?, column("cuid")?);
+    let segment = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let owners: Vec<u32> = [uid, maker].iter().filter_map(|at| fields.get(*at)?.parse().ok()).collect();
+        let id = (*fields.get(id)?).to_owned();
+        let name = format!("{table} {id} {} {owners:?}", fields.get(key)?);
+        Some(Segment { table, option, id, owners, name })
+    };
+    Ok(lines.filter_map(segment).collect())
+}
+
+/// What is there, for the baseline; a kernel without it has none.
+pub fn segment_names(host: &Host) -> Result<BTreeSet<String>, String> {
+    let mut names = BTreeSet::new();
+    for one in TABLES {
+        match table(host, one) {
+            Ok(segments) => names.extend(segments.into_iter().map(|segment| segment.name)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(format!("/proc/sysvipc/{}: {error}", one.0)),
+        }
+    }
+    Ok(names)
+}
+
 pub fn segments(view: &View) -> Result<Found, String> {
+    let baseline = view.baseline.as_ref().map_err(Clone::clone)?;
     let mut found = Found::default();
-    for (table, id, option) in TABLES {
-        let path = view.host.path(&format!("/proc/sysvipc/{table}"));
-        let text = std::fs::read_to_string(&path).map_err(|error| format!("/proc/sysvipc/{table}: {error}"))?;
-        let mut lines = text.lines();
-        let head: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
-        let column =
-            |name: &str| head.iter().position(|column| *column == name).ok_or_else(|| format!("{table} has no {name}"));
-        let (id, uid, maker) = (column(id)?, column("uid")?, column("cuid")?);
-        for line in lines {
+    for one in TABLES {
+        for segment in table(&view.host, one).map_err(|error| format!("/proc/sysvipc/{}: {error}", one.0))? {
             found.examined += 1;
-            let fields: Vec<&str> = line.split_whitespace().collect();
-            let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u32>().ok());
-            let owner = [number(uid), number(maker)].into_iter().flatten().find(|uid| view.who.is_tenant(*uid));
-            if let (Some(owner), Some(id)) = (owner, fields.get(id)) {
-                let says = format!("{table} {} of user {owner}", id.escape_default());
-                let at = PathBuf::from("/proc/sysvipc").join(table);
-                found.add(Item { at, says, how: How::Segment(option, (*id).to_owned()) });
+            let tenant = segment.owners.iter().find(|uid| view.who.is_tenant(**uid));
+            let roots = segment.owners.iter().find(|uid| **uid == 0 && !baseline.segments.contains(&segment.name));
+            if let Some(owner) = tenant.or(roots) {
+                let says = format!("{} {} of user {owner}", segment.table, segment.id.escape_default());
+                let at = PathBuf::from("/proc/sysvipc").join(segment.table);
+                found.add(Item { at, says, how: How::Segment(segment.option, segment.id) });
             }
         }
     }

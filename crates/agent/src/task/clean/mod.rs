@@ -7,6 +7,7 @@ pub mod baseline;
 pub mod catalogue;
 mod live;
 mod places;
+mod policy;
 mod remove;
 
 use super::process::{Occupant, Who};
@@ -18,7 +19,7 @@ use catalogue::{CHECKS, Check, Find};
 use domain::stage::FailureClass;
 use proto::agent::v1::CleanPolicy;
 use serde_json::{Value, json};
-use std::path::{Component, Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
@@ -31,12 +32,6 @@ const EXAMPLE_LENGTH: usize = 240;
 const NAMED: usize = 3;
 /// Rounds of looking and removing.
 const ROUNDS: usize = 64;
-
-/// Folders that are never emptied, whoever asks.
-const NEVER_SCRATCH: [&str; 16] = [
-    "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/opt", "/proc", "/root", "/run", "/sbin", "/sys",
-    "/usr", "/var",
-];
 
 /// How a leftover goes away.
 #[derive(Clone, Debug)]
@@ -120,10 +115,10 @@ impl View {
         }
         let mut policy = policy.clone();
         for path in policy.scratch_paths.iter_mut().chain(&mut policy.kept_mounts) {
-            *path = plain(path).ok_or_else(|| invalid(format!("{path:?} is no plain absolute path")))?;
+            *path = policy::plain(path).ok_or_else(|| invalid(format!("{path:?} is no plain absolute path")))?;
         }
-        if let Some(path) = policy.scratch_paths.iter().find(|path| NEVER_SCRATCH.contains(&path.as_str())) {
-            return Err(invalid(format!("{path} is no scratch path: emptying it would break the machine")));
+        for path in &policy.scratch_paths {
+            policy::refuse_scratch(&context.host, &context.state, path).map_err(invalid)?;
         }
         let baseline = Baseline::load(&context.state);
         let accounts = Accounts::read(&context.host, uid_min, &policy.kept_users, baseline.as_ref().ok());
@@ -153,16 +148,6 @@ impl View {
             Find::Areas(list) => areas::look(self, list),
         }
     }
-}
-
-/// An absolute path without `.` and `..`, no slash at its end.
-fn plain(path: &str) -> Option<String> {
-    let ok = path.starts_with('/')
-        && !path.contains('\0')
-        && Path::new(path).components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    ok.then(|| {
-        format!("/{}", path.split('/').filter(|part| !part.is_empty() && *part != ".").collect::<Vec<_>>().join("/"))
-    })
 }
 
 /// One line of the record.
@@ -255,8 +240,8 @@ fn look_and_remove(view: &View, check: &Check) -> Verdict {
 pub async fn go_through(context: &Context, policy: Option<&CleanPolicy>, removing: bool) -> Outcome {
     let policy = policy.cloned().unwrap_or_default();
     let view = {
-        let context = context.clone();
-        in_background(move || View::new(&context, &policy)).await??
+        let own = context.clone();
+        in_background(context, move || View::new(&own, &policy)).await??
     };
     if !removing {
         return each_check(context, &Arc::new(view), false).await;
@@ -267,9 +252,9 @@ pub async fn go_through(context: &Context, policy: Option<&CleanPolicy>, removin
     }
     let view = Arc::new(view);
     let same = view.clone();
-    let stopped = in_background(move || remove::stop_engines(&same)).await?;
+    let stopped = in_background(context, move || remove::stop_engines(&same)).await?;
     let outcome = each_check(context, &view, true).await;
-    let still = in_background(move || remove::start_engines(&view, &stopped)).await?;
+    let still = in_background(context, move || remove::start_engines(&view, &stopped)).await?;
     for name in still {
         context.printer.say(&format!("{name} was stopped for this and does not start again")).await;
     }
@@ -285,9 +270,10 @@ async fn each_check(context: &Context, view: &Arc<View>, removing: bool) -> Outc
             return Err(super::canceled(record(view, removing, false, lines)));
         }
         let in_view = view.clone();
-        let verdict =
-            in_background(move || if removing { look_and_remove(&in_view, check) } else { look_once(&in_view, check) })
-                .await?;
+        let verdict = in_background(context, move || {
+            if removing { look_and_remove(&in_view, check) } else { look_once(&in_view, check) }
+        })
+        .await?;
         let said = match &verdict.error {
             Some(error) => format!("{}: could not be checked: {error}", check.name),
             None => {

@@ -1,16 +1,32 @@
 //! Leftovers by whose they are: scratch paths, temporary files, mail, home folders.
 
+use super::areas::{ENTRIES_MAX, matches};
 use super::{Found, How, Item, View};
-use crate::host::shown;
-use crate::task::beneath::{Folder, parent};
-use rustix::fs::FileType;
+use crate::host::{Host, shown};
+use crate::task::beneath::{Folder, Links, parent};
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 pub const HOMES: &str = "/home";
 const TEMPORARY: [&str; 8] =
     ["/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock", "/run/screen", "/run/user", "/var/lock"];
+/// Of these, where root may leave something, too: what is of root's there and was not in the baseline is a leftover.
+const OF_ROOT: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+/// What the system itself makes there, as root, again and again: folders of services, snaps and sockets of displays. By
+/// these names, and in these three folders alone.
+const SYSTEMS: [&str; 9] = [
+    "systemd-private-*",
+    "snap-private-tmp",
+    "snap.*",
+    ".X11-unix",
+    ".ICE-unix",
+    ".XIM-unix",
+    ".font-unix",
+    ".Test-unix",
+    "lost+found",
+];
 const MAIL: [&str; 2] = ["/var/mail", "/var/spool/mail"];
 /// All of them, for links on the way.
 pub const PLACES: [&str; 10] = {
@@ -61,38 +77,122 @@ pub fn scratch(view: &View) -> Result<Found, String> {
     Ok(found)
 }
 
-/// What belongs to tenants where everybody may write.
+/// Of a file its number and when it was last changed; of a folder, into which others write, its number.
+fn identity(stat: &Stat) -> String {
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Directory => format!("{}", stat.st_ino),
+        _ => format!("{} {}.{:09}", stat.st_ino, stat.st_ctime, stat.st_ctime_nsec),
+    }
+}
+
+/// What is here of root's, for the baseline.
+pub fn of_root(host: &Host, links: &Links) -> Result<BTreeMap<String, String>, String> {
+    let mut all = BTreeMap::new();
+    for place in OF_ROOT.map(Path::new) {
+        let Some(folder) = Folder::open(host, place, links).map_err(|error| error.to_string())? else { continue };
+        walk(&folder, place, 0, &mut |path, stat| {
+            if is_systems(path) {
+                return Ok(Next::Leave);
+            }
+            if stat.st_uid == 0 {
+                all.insert(shown(path), identity(stat));
+            }
+            if all.len() > ENTRIES_MAX {
+                return Err(format!("more than {ENTRIES_MAX} files in {}", shown(place)));
+            }
+            Ok(Next::Enter)
+        })?;
+    }
+    Ok(all)
+}
+
+fn is_systems(path: &Path) -> bool {
+    let here = OF_ROOT.iter().any(|place| path.parent() == Some(Path::new(place)));
+    here && path.file_name().is_some_and(|name| SYSTEMS.iter().any(|pattern| matches(pattern, name)))
+}
+
+/// Whether it lies in something that the system makes.
+fn in_systems(path: &Path) -> bool {
+    path.ancestors().any(is_systems)
+}
+
+/// What belongs to tenants where everybody may write, and what is of root's and was not there.
 pub fn temporary(view: &View) -> Result<Found, String> {
+    let baseline = view.baseline.as_ref().map_err(Clone::clone)?;
     let mut found = Found::default();
     for place in TEMPORARY.map(Path::new) {
-        if let Some(folder) = open(view, place)? {
-            search(view, &folder, place, 0, &mut found)?;
-        }
+        let Some(folder) = open(view, place)? else { continue };
+        let with_root = OF_ROOT.iter().any(|of| place == Path::new(of));
+        walk(&folder, place, 0, &mut |path, stat| {
+            found.examined += 1;
+            if found.examined > EXAMINED_MAX {
+                return Err(format!("{}: more than {EXAMINED_MAX} entries", shown(place)));
+            }
+            if view.canceled() {
+                return Ok(Next::Stop);
+            }
+            if view.who.is_tenant(stat.st_uid) {
+                found.add(Item::new(path, How::Tree));
+                return Ok(Next::Leave);
+            }
+            if with_root && stat.st_uid == 0 && !in_systems(path) {
+                match baseline.temporary.get(&shown(path)) {
+                    Some(known) if *known == identity(stat) => {}
+                    // the same one, changed: whoever did that
+                    Some(known) if known.split(' ').next() == identity(stat).split(' ').next() => {
+                        let why = "it is not as it was in the baseline";
+                        found.add(Item::new(path, How::Nothing(why)).saying(why));
+                    }
+                    Some(_) | None => {
+                        found.add(Item::new(path, How::Tree));
+                        return Ok(Next::Leave);
+                    }
+                }
+            }
+            Ok(Next::Enter)
+        })?;
     }
     Ok(found)
 }
 
-fn search(view: &View, folder: &Folder, path: &Path, depth: usize, found: &mut Found) -> Result<(), String> {
+enum Next {
+    /// Where it is a folder, what is in it.
+    Enter,
+    Leave,
+    Stop,
+}
+
+/// Everything below a folder, as far as one is told to go.
+fn walk(
+    folder: &Folder,
+    path: &Path,
+    depth: usize,
+    see: &mut dyn FnMut(&Path, &Stat) -> Result<Next, String>,
+) -> Result<(), String> {
     let mut deeper = Vec::new();
+    let mut failed = Ok(());
     let walked = folder.each(|name| {
-        found.examined += 1;
-        if found.examined > EXAMINED_MAX {
-            return Err(std::io::Error::other(format!("more than {EXAMINED_MAX} entries")));
-        }
         let Some(stat) = folder.stat(name)? else { return Ok(true) };
-        if view.who.is_tenant(stat.st_uid) {
-            found.add(Item::new(path.join(name), How::Tree));
-        } else if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            deeper.push(name.to_owned());
+        match see(&path.join(name), &stat) {
+            Ok(Next::Enter) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                deeper.push(name.to_owned());
+            }
+            Ok(Next::Enter | Next::Leave) => {}
+            Ok(Next::Stop) => return Ok(false),
+            Err(why) => {
+                failed = Err(why);
+                return Ok(false);
+            }
         }
-        Ok(!view.canceled())
+        Ok(true)
     });
     walked.map_err(|error| format!("{}: {error}", shown(path)))?;
+    failed?;
     for name in deeper {
         let path = path.join(&name);
         match folder.child(&name) {
             Ok(_) if depth == DEPTH_MAX => return Err(format!("{} is too deep to be searched", shown(&path))),
-            Ok(inside) => search(view, &inside, &path, depth + 1, found)?,
+            Ok(inside) => walk(&inside, &path, depth + 1, see)?,
             // gone or swapped meanwhile; or another file system, which is for the check of mounts to judge
             Err(Errno::NOENT | Errno::LOOP | Errno::NOTDIR | Errno::XDEV) => {}
             Err(error) => return Err(format!("{}: {error}", shown(&path))),
@@ -143,7 +243,7 @@ pub fn homes(view: &View) -> Result<Found, String> {
     }
     for user in view.accounts.leaving() {
         let home = Path::new(user.home.as_str());
-        let plain = super::plain(&user.home).is_some_and(|plain| plain == user.home);
+        let plain = super::policy::plain(&user.home).is_some_and(|plain| plain == user.home);
         let shared = staying.iter().any(|kept| kept.starts_with(home) && *kept != Path::new("/"));
         if !plain || shared || home.parent() == Some(Path::new(HOMES)) || home.components().count() < 3 {
             continue;

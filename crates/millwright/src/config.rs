@@ -1,5 +1,6 @@
 //! The configuration: a TOML file, then the environment (`MILLWRIGHT_SECTION__KEY`), then flags.
 
+use crate::agents_config::Agents;
 use crate::netboot_config::Netboot;
 use crate::toml_error;
 use domain::Secret;
@@ -21,6 +22,7 @@ pub struct Config {
     pub datacenter: Datacenter,
     pub images: BTreeMap<String, ImageSource>,
     pub netboot: Netboot,
+    pub agents: Agents,
     pub shutdown: Shutdown,
     pub limits: Limits,
     pub log: Log,
@@ -384,6 +386,7 @@ impl Config {
         self.datacenter.check()?;
         self.secrets.check()?;
         self.netboot.check()?;
+        self.agents.check()?;
         crate::logging::filter(&self.log.level)?;
         match (&self.tls.cert, &self.tls.key) {
             (Some(_), None) => return Err("tls.key: is missing; tls.cert needs its private key".to_owned()),
@@ -484,6 +487,9 @@ mod tests {
             ("[netboot]\nmode = 'authoritative'", "netboot.range"),
             ("[netboot]\nstrangers = 'welcome'", "strangers"),
             ("[netboot]\nrouter = 'gateway'", "router"),
+            ("[agents]\ncertificate_hours = 0", "agents.certificate_hours"),
+            ("[agents]\nlost_after_seconds = 20", "agents.lost_after_seconds"),
+            ("[agents]\npublic_url = 'http://mw.example'", "agents.public_url"),
             ("[images.a]\niso = 'x'", "iso"),
             ("[server", "test.toml"),
             ("[tls]\ncert = 'a.pem'", "tls.key"),
@@ -542,6 +548,10 @@ mod tests {
             (format!("{:?}", config.limits), format!("{:?}", default.limits)),
             (format!("{:?}", config.datacenter), format!("{:?}", default.datacenter)),
             (format!("{:?}", by_default(config.netboot)), format!("{:?}", default.netboot)),
+            (
+                format!("{:?}", Agents { listen: None, public_url: None, ..config.agents.clone() }),
+                format!("{:?}", default.agents),
+            ),
             (format!("{:?}", config.shutdown), format!("{:?}", default.shutdown)),
             (format!("{:?}", config.metrics), format!("{:?}", default.metrics)),
             (

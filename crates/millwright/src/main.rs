@@ -4,6 +4,8 @@
 mod advice;
 #[cfg(test)]
 mod advice_nodes;
+mod agents;
+mod agents_config;
 mod cli;
 mod config;
 mod data_dir;

@@ -9,14 +9,15 @@ const OTHERS: u64 = 1024;
 /// A child is spoken to by three pipes.
 const PER_CHILD: u64 = 6;
 
-/// What a fleet can come to need by the bounds of its configuration: for work, and as much again for sweeps.
+/// What a fleet can come to need by the bounds of its configuration: for work, as much again for sweeps, and for agents.
 pub fn wanted(config: &Config) -> u64 {
     let d = &config.datacenter;
     let count = |calls: usize| u64::try_from(calls).unwrap_or(u64::MAX);
     // an answered connection is kept for a moment, while the next is made elsewhere
     let connections = count(d.redfish_calls).saturating_add(count(d.ssh_calls)).saturating_mul(2);
     let children = count(d.ipmi_calls).saturating_mul(PER_CHILD);
-    connections.saturating_add(children).saturating_mul(2).saturating_add(OTHERS)
+    let agents = if config.agents.enabled { count(config.agents.connections) } else { 0 };
+    connections.saturating_add(children).saturating_mul(2).saturating_add(agents).saturating_add(OTHERS)
 }
 
 /// The most that this process may take.
@@ -33,12 +34,12 @@ pub fn raise(config: &Config) {
     }
     let now = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let (before, wanted) = (current.unwrap_or(u64::MAX), wanted(config));
-    if config.datacenter.enabled && now < wanted {
+    if (config.datacenter.enabled || config.agents.enabled) && now < wanted {
         tracing::warn!(
             before,
             now,
             wanted,
-            "few files may be open for the calls that are configured; raise LimitNOFILE"
+            "few files may be open for the calls and agents that are configured; raise LimitNOFILE"
         );
     } else {
         tracing::info!(before, now, "files that may be open");

@@ -1,5 +1,6 @@
 //! `millwright serve`: puts the pieces together, runs until told to stop, hands over.
 
+use crate::agents::Agents;
 use crate::config::{ActiveRuns, Config};
 use crate::data_dir::{AdminToken, DataDir, Start};
 use crate::logging::Logging;
@@ -52,6 +53,12 @@ pub struct ServeOptions {
     /// Boot machines from the network that this interface is on: DHCP and TFTP there, and HTTP at netboot.listen
     #[arg(long, value_name = "IFACE")]
     pub netboot: Option<String>,
+    /// Where agents come to [default: the port after that of --listen]
+    #[arg(long, value_name = "LISTEN", conflicts_with = "no_agents")]
+    pub agent_listen: Option<String>,
+    /// Take no agents
+    #[arg(long)]
+    pub no_agents: bool,
     /// At a stop, cancel the active runs instead of handing them over
     #[arg(long)]
     pub cancel_runs_on_shutdown: bool,
@@ -80,6 +87,7 @@ pub struct Server {
     providers: Providers,
     reconciler: Reconciler,
     netboot: Running,
+    agents: tokio::task::JoinHandle<()>,
     stop: CancellationToken,
     /// Whether it speaks TLS.
     encrypted: bool,
@@ -171,6 +179,13 @@ fn configure(options: &ServeOptions) -> Result<Config, String> {
     if let Some(interface) = &options.netboot {
         config.netboot.interface = Some(interface.clone());
     }
+    if let Some(listen) = &options.agent_listen {
+        config.agents.listen = Some(listen.clone());
+        config.agents.enabled = true;
+    }
+    if options.no_agents {
+        config.agents.enabled = false;
+    }
     if options.cancel_runs_on_shutdown {
         config.shutdown.active_runs = ActiveRuns::Cancel;
     }
@@ -195,7 +210,7 @@ impl Server {
         let first_start = data.is_new();
         let instance = data.instance_id(|| ambient.uuid().to_string())?;
         let workflows: Vec<Arc<dyn Workflow>> =
-            vec![Arc::new(RunWorkflow::new(providers.clone())), Arc::new(JobWorkflow::new(NodePolicy::default()))];
+            vec![Arc::new(RunWorkflow::new(providers.clone())), Arc::new(JobWorkflow::new(node_policy(config)))];
         let observing = reconciler_options(config, &instance);
         let engine = Engine::new(store.clone(), engine_options(config, instance), workflows, None);
         let service = Service::with_vault(store, engine.clone(), providers.clone(), caller_limits(config), vault)
@@ -219,6 +234,7 @@ impl Server {
         let address = listener.local_addr().map_err(|e| format!("listening on {}: {e}", config.server.listen))?;
         let url = url_of(tls.is_some(), address);
         let netboot = Netboot::open(config, &data.path, &service, &ambient).await?;
+        let agents = Agents::open(config, &service).await?;
         engine.start().await.map_err(|e| format!("starting the engine: {e}"))?;
         let reconciler = Reconciler::start(service.store(), providers.clone(), observing);
         let stop = CancellationToken::new();
@@ -239,6 +255,7 @@ impl Server {
             ended
         });
         let netboot = netboot.run(config, &service, &stop, deaf.clone().drop_guard());
+        let agents = agents.run(config, &service, &stop, deaf.clone().drop_guard());
         let cancel_runs = config.shutdown.active_runs == ActiveRuns::Cancel;
         Ok(Self {
             service,
@@ -249,6 +266,7 @@ impl Server {
             providers,
             reconciler,
             netboot,
+            agents,
             stop,
             encrypted,
             listening,
@@ -282,6 +300,9 @@ impl Server {
             Err(e) => tracing::error!(error = %e, "serving"),
         }
         self.netboot.ended().await;
+        if let Err(e) = self.agents.await {
+            tracing::error!(error = %e, "serving agents");
+        }
         // nobody asks a machine any more
         if tokio::time::timeout(CLOSE_WITHIN, self.providers.close()).await.is_err() {
             tracing::warn!("not every controller closed its session in time; what is left ends by itself");
@@ -337,6 +358,10 @@ fn caller_limits(config: &Config) -> CallerLimits {
     }
 }
 
+fn node_policy(config: &Config) -> NodePolicy {
+    NodePolicy { heartbeat: config.agents.heartbeat(), ..NodePolicy::default() }
+}
+
 fn reconciler_options(config: &Config, instance: &str) -> ReconcilerOptions {
     let observe = &config.observe;
     ReconcilerOptions {
@@ -345,6 +370,7 @@ fn reconciler_options(config: &Config, instance: &str) -> ReconcilerOptions {
         concurrency: observe.concurrency,
         stale_after: Duration::from_secs(observe.stale_after()),
         silent_after: config.netboot.silent_after(),
+        nodes: node_policy(config),
         ..ReconcilerOptions::new(instance)
     }
 }

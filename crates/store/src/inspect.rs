@@ -2,7 +2,7 @@
 //! want to know before they start a server.
 
 use crate::postgres::describe;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -20,6 +20,8 @@ pub struct Inspection {
     pub keys: Vec<(String, i64)>,
     /// Those that machines boot and write, by name and digest.
     pub images: Vec<(String, String)>,
+    /// The key that the agents' authority is sealed under, where there is one.
+    pub authority_key: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +38,9 @@ const KEYS_SINCE: i64 = 3;
 const IMAGES: &str = "SELECT name, sha256 FROM images WHERE state = 'present' ORDER BY name";
 /// The first schema that has images.
 const IMAGES_SINCE: i64 = 5;
+const AUTHORITY: &str = "SELECT key_id FROM agent_authority";
+/// The first schema that has agents.
+const AUTHORITY_SINCE: i64 = 6;
 const SCHEMA: &str = "SELECT max(version) FROM schema_migrations";
 /// Virtual machine steps between two looks at the clock.
 const STEPS: i32 = 10_000;
@@ -60,6 +65,12 @@ pub fn sqlite(path: &Path, within: Duration) -> Result<Inspection, String> {
         Some(have) if have >= IMAGES_SINCE => sqlite_pairs(&connection, IMAGES).map_err(failed)?,
         Some(_) | None => Vec::new(),
     };
+    let authority_key = match schema {
+        Some(have) if have >= AUTHORITY_SINCE => {
+            connection.query_row(AUTHORITY, [], |row| row.get(0)).optional().map_err(failed)?
+        }
+        Some(_) | None => None,
+    };
     let until = Instant::now() + within;
     connection.progress_handler(STEPS, Some(move || Instant::now() >= until)).map_err(failed)?;
     let integrity = match connection.query_row("PRAGMA quick_check(1)", [], |row| row.get::<_, String>(0)) {
@@ -70,7 +81,8 @@ pub fn sqlite(path: &Path, within: Duration) -> Result<Inspection, String> {
         }
         Err(e) => Integrity::Damaged(e.to_string()),
     };
-    Ok(Inspection { database: format!("SQLite {}", rusqlite::version()), schema, integrity, keys, images })
+    let database = format!("SQLite {}", rusqlite::version());
+    Ok(Inspection { database, schema, integrity, keys, images, authority_key })
 }
 
 fn sqlite_pairs<T: rusqlite::types::FromSql>(
@@ -127,11 +139,17 @@ pub async fn postgres(config: &tokio_postgres::Config, within: Duration) -> Resu
             Some(_) | None => Vec::new(),
         };
         let images = images.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let authority_key = match schema {
+            Some(have) if have >= AUTHORITY_SINCE => {
+                client.query_opt(AUTHORITY, &[]).await.map_err(|e| describe(&e))?.map(|row| row.get(0))
+            }
+            Some(_) | None => None,
+        };
         drop(client);
         drop(driver.await);
         let database = format!("PostgreSQL {}", version.get::<_, String>(0));
         let integrity = Integrity::Unknown("its pages are its own business");
-        Ok(Inspection { database, schema, integrity, keys, images })
+        Ok(Inspection { database, schema, integrity, keys, images, authority_key })
     };
     tokio::time::timeout(within, looking).await.unwrap_or_else(|_| Err(format!("no answer within {within:?}")))
 }

@@ -40,7 +40,7 @@ impl AgentSite {
         let service = fleet.service(&engine).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
-        service.serves_agents(AgentSetup { public_url: Some(format!("https://{address}")), ..setup });
+        service.serves_agents(AgentSetup { public_url: Ok(format!("https://{address}")), ..setup });
         let authority = service.agent_authority().await.expect("an authority").certificate().to_vec();
         let clock = fleet.ambient.clone();
         let dialer = Dialer { address, authority, clock: std::sync::Arc::new(move || clock.now()), window: WINDOW };

@@ -45,7 +45,7 @@ pub struct AgentOptions {
 impl Default for AgentOptions {
     fn default() -> Self {
         Self {
-            connections_max: 20_000,
+            connections_max: 12_000,
             strangers_max: 1024,
             strangers_per_address: 512,
             connections_per_node: 4,

@@ -21,11 +21,13 @@ pub struct Named {
     pub keys: Vec<(String, i64)>,
     /// Images by name and digest; none where the database could not be asked.
     pub images: Option<Vec<(String, String)>>,
+    /// The key that the agents' authority is sealed under.
+    pub authority_key: Option<String>,
 }
 
 impl From<Inspection> for Named {
     fn from(found: Inspection) -> Self {
-        Self { keys: found.keys, images: Some(found.images) }
+        Self { keys: found.keys, images: Some(found.images), authority_key: found.authority_key }
     }
 }
 
@@ -150,7 +152,8 @@ mod tests {
     fn lines(schema: Option<i64>, integrity: Integrity, held: bool) -> Vec<String> {
         let mut report = Report::new();
         let (keys, images) = (Vec::new(), Vec::new());
-        let found = Inspection { database: "SQLite 3".to_owned(), schema, integrity, keys, images };
+        let database = "SQLite 3".to_owned();
+        let found = Inspection { database, schema, integrity, keys, images, authority_key: None };
         told(&mut report, "x.db", &found, held);
         report.lines(false)
     }

@@ -3,6 +3,7 @@
 //! One line for each thing looked at: fine, doubtful or failed, and then what to do. It changes nothing: no
 //! file is made, no schema brought forward, no port kept. It says no secret, whatever it had to read.
 
+mod agents;
 mod client;
 mod configuration;
 mod data;
@@ -47,12 +48,13 @@ pub async fn run(options: DoctorOptions, client: &ClientOptions) -> ExitCode {
     {
         let held = data::check(&mut report, &found.config);
         let named = database::check(&mut report, &found.config, held).await;
-        secrets::check(&mut report, &found.config, &named.keys).await;
+        let keys = secrets::check(&mut report, &found.config, &named.keys).await;
         tls::check(&mut report, &found.tls);
         plans::check(&mut report, &found.config);
         hardware::check(&mut report, &found.config);
         netboot::check(&mut report, &found.config, held, named.images.as_deref());
         data::check_address(&mut report, &found, held);
+        agents::check(&mut report, &found.config, held, &keys, named.authority_key.as_deref());
     }
     data::check_clock(&mut report);
     client::check(&mut report, client).await;

@@ -3,13 +3,14 @@
 use super::report::Report;
 use crate::config::Config;
 use crate::secrets::{load, own_key_file};
+use service::SecretKeys;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 const AREA: &str = "secrets key";
 
-/// `sealed`: the keys that credentials are sealed under, and how many under each.
-pub async fn check(report: &mut Report, config: &Config, sealed: &[(String, i64)]) {
+/// `sealed`: the keys that credentials are sealed under, and how many under each. Answers with the keys that there are.
+pub async fn check(report: &mut Report, config: &Config, sealed: &[(String, i64)]) -> SecretKeys {
     let (secrets, shared) = (&config.secrets, !config.database.url.is_empty());
     let own = own_key_file(&config.server.data);
     for path in secrets.key_file.iter().chain(&secrets.previous_key_files).chain([&own]) {
@@ -24,7 +25,8 @@ pub async fn check(report: &mut Report, config: &Config, sealed: &[(String, i64)
     let loaded = load(secrets, &config.server.data, shared).await;
     if !secrets.is_configured() && sealed.is_empty() && loaded.keys.ids().is_empty() {
         let what = if shared { "none is configured, and none is needed yet" } else { "none yet: made at first use" };
-        return report.skipped(AREA, what);
+        report.skipped(AREA, what);
+        return loaded.keys;
     }
     for problem in &loaded.problems {
         report.failed(AREA, problem.clone(), "until then what it seals cannot be opened, and all else works");
@@ -34,7 +36,7 @@ pub async fn check(report: &mut Report, config: &Config, sealed: &[(String, i64)
         let what = format!("{count} credentials are sealed under key {key_id}, which is not configured");
         report.failed(AREA, what, "name it in secrets.key_file or secrets.previous_key_files, or set them again");
     }
-    let Some(current) = ids.first() else { return };
+    let Some(current) = ids.first() else { return loaded.keys };
     let old: i64 = sealed.iter().filter(|(id, _)| ids.contains(id) && id != current).map(|(_, count)| count).sum();
     if old > 0 {
         let what = format!("{old} credentials are still sealed under an earlier key");
@@ -42,6 +44,7 @@ pub async fn check(report: &mut Report, config: &Config, sealed: &[(String, i64)
     }
     let opens: i64 = sealed.iter().filter(|(id, _)| ids.contains(id)).map(|(_, count)| count).sum();
     report.fine(AREA, format!("{current} from {}: {opens} stored credentials open", loaded.from));
+    loaded.keys
 }
 
 fn mode(report: &mut Report, path: &Path) {

@@ -36,8 +36,8 @@ use tokio::sync::OnceCell;
 /// How agents are served.
 #[derive(Clone, Debug)]
 pub struct AgentSetup {
-    /// Where agents come to; `None`: not to this server.
-    pub public_url: Option<String>,
+    /// Where agents come to, or why they cannot come to this server.
+    pub public_url: Result<String, String>,
     pub certificate_life: Duration,
     /// How long after its end a certificate may still be renewed.
     pub renew_grace: Duration,
@@ -49,7 +49,7 @@ pub struct AgentSetup {
 impl Default for AgentSetup {
     fn default() -> Self {
         Self {
-            public_url: Some("https://127.0.0.1:7701".to_owned()),
+            public_url: Ok("https://127.0.0.1:7701".to_owned()),
             certificate_life: CERTIFICATE_LIFE,
             renew_grace: RENEW_GRACE,
             heartbeat: HeartbeatPolicy::default(),
@@ -130,10 +130,8 @@ impl Service {
 
     /// What a machine is given to enrol with, as JSON: where to come to, whom to trust there, and its token.
     pub async fn agent_bundle(&self, node_id: &NodeId, token: &Secret, expires_at: Timestamp) -> Result<String, Error> {
-        let Some(server) = &self.agent_setup().public_url else {
-            let message = "this server takes no agents (agents.enabled = false); ask one that does";
-            return Err(Error::new(Reason::CapabilityMissing, message));
-        };
+        let server = self.agent_setup().public_url.as_ref();
+        let server = server.map_err(|why| Error::new(Reason::CapabilityMissing, why.clone()))?;
         let authority = self.agent_authority().await?;
         let bundle = serde_json::json!({
             "server": server,

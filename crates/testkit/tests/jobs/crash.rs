@@ -191,7 +191,7 @@ async fn acts(play: &Play<'_>, action: JobAction) {
                 let (node_then, job_then) = play.look().await;
                 let changed = (job_then.version, node_then.version) != (job.version, node.version);
                 assert!(verdict.is_err() || changed, "{}: judged {verdict:?} and refused: {e:?}", play.name);
-                assert!(job_then.status.is_terminal() != !e.allowed.is_empty(), "{}: {e:?}", play.name);
+                assert_eq!(job_then.status.is_terminal(), e.allowed.is_empty(), "{}: {e:?}", play.name);
             }
         }
         // the same once more is safe
@@ -234,8 +234,11 @@ async fn everywhere(database: Database, title: &str, at_least: usize, what: impl
 
 #[tokio::test(start_paused = true)]
 async fn a_crash_at_every_moment_and_again_in_the_next_life() {
-    let lives = 1 + length();
-    everywhere(Database::Memory, "crashes", 150, move |_, _| (1..=lives).map(Disturb::Crash).collect()).await;
+    everywhere(Database::Memory, "crashes", 130, move |at, _| {
+        let lives = if at % 2 == 0 { length() } else { 1 + length() };
+        (1..=lives).map(Disturb::Crash).collect()
+    })
+    .await;
 }
 
 /// One in so many of the actions, others at each moment; with `JOBS_LENGTH` above one, all of them.
@@ -246,18 +249,21 @@ fn share(at: usize, one_in: usize) -> impl Iterator<Item = JobAction> {
 
 #[tokio::test(start_paused = true)]
 async fn every_action_at_every_moment_with_the_engine_gone() {
-    everywhere(Database::Memory, "actions", 250, |at, _| share(at, 3).map(Disturb::Act).collect()).await;
+    everywhere(Database::Memory, "actions", 200, |at, _| share(at, 4).map(Disturb::Act).collect()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_action_at_every_moment_beside_the_engine() {
-    everywhere(Database::Memory, "actions beside", 150, |at, _| share(at, 5).map(Disturb::ActBeside).collect()).await;
+    everywhere(Database::Memory, "actions beside", 110, |at, _| share(at, 7).map(Disturb::ActBeside).collect()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_execution_ended_past_its_job_at_every_moment() {
-    let both = [Disturb::CancelExecution, Disturb::TerminateExecution];
-    everywhere(Database::Memory, "ended past the job", 100, move |_, _| both.to_vec()).await;
+    everywhere(Database::Memory, "ended past the job", 90, |at, _| {
+        let both = vec![Disturb::CancelExecution, Disturb::TerminateExecution];
+        if length() > 1 { both } else { vec![both[at % 2]] }
+    })
+    .await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -276,11 +282,11 @@ async fn an_agent_silent_killed_or_failing_at_every_moment() {
     .await;
 }
 
-/// At every sixth moment; with `JOBS_LENGTH` above one, at all.
+/// At every twelfth moment; with `JOBS_LENGTH` above one, at all.
 #[tokio::test(start_paused = true)]
 async fn a_job_that_is_taken_back_and_disturbed_on_the_way() {
-    everywhere(Database::Memory, "taken back", 100, |at, _| {
-        if length() == 1 && at % 6 != 1 {
+    everywhere(Database::Memory, "taken back", 90, |at, _| {
+        if length() == 1 && at % 12 != 1 {
             return vec![];
         }
         let mut backs = JobAction::ALL.map(Back::Act).to_vec();

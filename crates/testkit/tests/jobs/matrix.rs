@@ -111,8 +111,13 @@ fn consistent(job: &Job, node: NodeStatus, action: JobAction, effect: &Effect) -
             matches!(job.status, JobStatus::Running | JobStatus::Compensating) && job.afterwards != Some(*afterwards)
         }
         Effect::TakeBack { afterwards } => {
-            stands && (job.afterwards.is_none() || job.afterwards == Some(*afterwards) || action == JobAction::Cancel)
-                || stands && action == JobAction::RestartClean
+            let wished = match action {
+                JobAction::Cancel => *afterwards == Afterwards::Cancelled,
+                JobAction::RestartClean => *afterwards == Afterwards::Restart,
+                // what was being taken back goes on to the end that was wished for
+                _ => job.afterwards == Some(*afterwards),
+            };
+            stands && wished
         }
         Effect::EndCancelled => {
             let nothing = job.to_take_back().is_empty() || node == NodeStatus::Deleted;

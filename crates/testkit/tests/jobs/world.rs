@@ -166,10 +166,11 @@ impl World {
         Engine::new(self.store().clone(), options, workflows, observer)
     }
 
-    /// Looks after nodes every five seconds from now on.
+    /// Looks after nodes from now on, now and then.
     pub fn reconciler(&self) -> Reconciler {
         let mut options = ReconcilerOptions::new("test");
         options.nodes = self.policy.clone();
+        options.node_period = Duration::from_secs(15);
         options.period = Duration::from_secs(365 * 24 * 3600);
         self.fleet.reconciler(options)
     }
@@ -189,7 +190,7 @@ impl World {
 
     pub fn tick(&self) -> Duration {
         match self.database {
-            Database::Memory => Duration::from_secs(1),
+            Database::Memory => Duration::from_secs(3),
             Database::Sqlite | Database::Postgres => Duration::from_millis(20),
         }
     }

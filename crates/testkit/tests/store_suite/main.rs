@@ -2,6 +2,7 @@
 //! What only one of them can do stands apart, under that database's name.
 #![allow(clippy::expect_used, clippy::panic)] // helpers of tests fail as tests do
 
+mod agents;
 mod audit;
 mod census;
 mod credentials;
@@ -9,9 +10,11 @@ mod executions;
 mod feed;
 mod fixture;
 mod holds;
+mod jobs;
 mod log;
 mod machines;
 mod neighbours;
+mod nodes;
 mod observations;
 mod pins;
 mod postgres_only;
@@ -22,5 +25,6 @@ mod sessions;
 mod sqlite_backup;
 mod sqlite_only;
 mod statements;
+mod tasks;
 mod tokens;
 mod transitions;

@@ -306,6 +306,10 @@ async fn back_to_first_version(store: &TestStore) {
     for column in ["customer_id", "state", "version", "created_by", "expires_at", "revoked_at", "revoked_by"] {
         statements.push_str(&format!("ALTER TABLE tokens DROP COLUMN {column};"));
     }
+    statements.push_str("DROP VIEW node_onboardings; DROP VIEW node_decommissions;");
+    for table in ["task_output", "tasks", "jobs", "agent_authority", "bootstrap_tokens", "agents", "nodes"] {
+        statements.push_str(&format!("DROP TABLE {table};"));
+    }
     for table in
         ["findings", "images", "boot_nodes", "install_orders", "boot_workflows", "holds", "pins", "credentials"]
     {

@@ -77,6 +77,20 @@ async fn every_filterable_field_has_a_column() {
                     let filter = store::finding::FILTER.parse(&format!("{}={}", field.name, field.example()))?;
                     assert_eq!(store::finding::list(tx, &filter, "", 1)?, []);
                 }
+                for field in store::node::FILTER.fields {
+                    let filter = store::node::FILTER.parse(&format!("{}={}", field.name, field.example()))?;
+                    for view in domain::node::View::ALL.map(Some).into_iter().chain([None]) {
+                        assert_eq!(store::node::list(tx, &filter, view, "", 1)?, []);
+                    }
+                }
+                for field in store::job::FILTER.fields {
+                    let filter = store::job::FILTER.parse(&format!("{}={}", field.name, field.example()))?;
+                    assert_eq!(store::job::list(tx, &filter, "", 1)?, []);
+                }
+                for field in store::task::FILTER.fields {
+                    let filter = store::task::FILTER.parse(&format!("{}={}", field.name, field.example()))?;
+                    assert_eq!(store::task::list(tx, &filter, "", 1)?, []);
+                }
                 Ok(())
             })
             .await

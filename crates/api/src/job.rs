@@ -5,8 +5,8 @@ use crate::error::to_status;
 use crate::gate::{nothing, open};
 use crate::node::{Results, document, results};
 use crate::task;
+use domain::NodeId;
 use domain::job_stage::{JobKind, JobStage};
-use domain::node::Node;
 use futures::stream::{BoxStream, StreamExt as _};
 use proto::millwright::v1 as pb;
 use proto::millwright::v1::job_service_server::JobService;
@@ -91,11 +91,11 @@ pub(crate) fn one(view: JobView) -> pb::Job {
 }
 
 /// What a job would be, if it were begun.
-fn preview(node: &Node, kind: JobKind, effect: String) -> pb::Job {
+fn preview(node: &NodeId, kind: JobKind, effect: String) -> pb::Job {
     pb::Job {
         kind: kind.as_str().to_owned(),
         mode: kind.mode().to_owned(),
-        node_id: node.id.to_string(),
+        node_id: node.to_string(),
         stage: kind.stages().first().map_or(String::new(), |s| s.as_str().to_owned()),
         failure_class: "none".to_owned(),
         recommended_action: "none".to_owned(),

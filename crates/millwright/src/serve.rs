@@ -216,6 +216,7 @@ impl Server {
         let service = Service::with_vault(store, engine.clone(), providers.clone(), caller_limits(config), vault)
             .await
             .map_err(|e| e.to_string())?;
+        service.keeps_nodes_by(node_policy(config));
         let start = match first_start {
             _ if options.new_admin_token => Start::Fresh,
             true => Start::First,

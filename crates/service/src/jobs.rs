@@ -15,7 +15,7 @@ use domain::machine::check_text;
 use domain::node::{Node, NodeStatus};
 use domain::task::Task;
 use domain::token::Role;
-use domain::{Error, JobId, Reason, Timestamp};
+use domain::{Error, JobId, NodeId, Reason, Timestamp};
 use std::collections::HashMap;
 use std::sync::Arc;
 use store::execution::{Execution, Status};
@@ -312,7 +312,7 @@ pub struct NewDecommission {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Begun {
     Job(Box<JobView>),
-    Preview { node: Node, kind: JobKind, effect: String },
+    Preview { node: NodeId, kind: JobKind, effect: String },
 }
 
 /// What runs on a node has so long before a drain fails or ends it.
@@ -485,7 +485,7 @@ impl Service {
                         Some(job) => format!("job {} is under way: nothing happens", job.id),
                         None => format!("{kind} begins and holds the node"),
                     };
-                    Ok(Begun::Preview { node: there.clone(), kind, effect })
+                    Ok(Begun::Preview { node: there.id.clone(), kind, effect })
                 })
                 .await;
         }

@@ -36,6 +36,7 @@ mod hardware_real;
 mod hardware_vm;
 mod help;
 mod killed;
+mod node_commands;
 mod observed;
 mod process;
 mod readme;

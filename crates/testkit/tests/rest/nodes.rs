@@ -136,7 +136,7 @@ async fn a_list_shows_the_view_that_was_asked_for() {
     assert_eq!(statuses("?view=archive").await, ["deleted"]);
     assert_eq!(statuses("?view=all").await.len(), 9);
     assert_eq!(statuses("?filter=status%3Ddraining").await, ["draining"], "a filter by status looks at all");
-    assert_eq!(statuses("?filter=status%3Ddraining&view=inventory").await, [String::new(); 0]);
+    assert!(statuses("?filter=status%3Ddraining&view=inventory").await.is_empty());
     world.http.get("/api/v1/admin/nodes?view=sideways").await.refused(400, "INVALID_FIELD");
     // page by page it is the same
     let first = world.http.get("/api/v1/admin/nodes?page_size=3").await.ok();

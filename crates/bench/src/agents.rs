@@ -16,9 +16,10 @@ use proto::millwright::v1::node_service_client::NodeServiceClient;
 use proto::millwright::v1::task_service_client::TaskServiceClient;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use store::{Ambient as _, SystemAmbient};
 use testkit::agent_client::{Agent, Dialer, WINDOW, facts_of};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -43,8 +44,8 @@ fn figure(what: String, unit: &'static str, measured: Vec<f64>, limit: f64, goal
 }
 
 fn clock() -> Timestamp {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    static CLOCK: LazyLock<SystemAmbient> = LazyLock::new(SystemAmbient::new);
+    CLOCK.now()
 }
 
 /// What happens on the streams.

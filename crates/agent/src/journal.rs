@@ -165,11 +165,13 @@ impl Journal {
                 }
             }
         }
+        // a task is written before its fence is: what has come may be above what was raised
+        let seen = entries.values().map(|entry| entry.fence).max().unwrap_or_default();
         Ok(Self {
             state: state.to_owned(),
             folder,
             node_id: node_id.to_owned(),
-            highest: fence.unwrap_or_default(),
+            highest: fence.unwrap_or_default().max(seen),
             entries,
         })
     }
@@ -265,6 +267,16 @@ mod tests {
         assert!(exec.script.is_empty() && exec.args == ["x"]);
         journal.forget("t-1").expect("removed");
         assert_eq!(Journal::open(scratch.path(), "node-a").expect("opened").entries().count(), 0);
+    }
+
+    #[test]
+    fn who_dies_between_a_task_and_its_fence_has_seen_both() {
+        let scratch = tempfile::tempdir().expect("a folder");
+        let mut journal = Journal::open(scratch.path(), "node-a").expect("opened");
+        journal.raise(fence(1, 5)).expect("written");
+        journal.put("t-6", Entry::new(&task("t-6"), fence(1, 6))).expect("written");
+        let again = Journal::open(scratch.path(), "node-a").expect("opened");
+        assert_eq!((again.highest(), again.get("t-6").map(|e| e.fence)), (fence(1, 6), Some(fence(1, 6))));
     }
 
     #[test]

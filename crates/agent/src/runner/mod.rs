@@ -173,26 +173,32 @@ impl Runner {
         }
     }
 
+    /// Not under this fence, however often it comes.
+    fn refuse_for_good(&mut self, task: &wire::Task, fence: Fence, code: &'static str, message: String) {
+        if let Err(e) = self.journal.raise(fence) {
+            tracing::error!(error = %e, "the fence of a task that is refused cannot be written down");
+        }
+        self.refuse(task, code, message);
+    }
+
     fn dispatch(&mut self, task: wire::Task) {
         let id = task.task_id.clone();
         let here = self.queue.len() + usize::from(self.current.is_some());
         let fence = match judge(&self.journal, &task, here) {
             Verdict::Refuse { code, message, seen } => {
-                if let Some(Err(e)) = seen.map(|fence| self.journal.raise(fence)) {
-                    tracing::error!(error = %e, "the fence of a task that is refused cannot be written down");
-                }
-                return self.refuse(&task, code, message);
+                return match seen {
+                    Some(fence) => self.refuse_for_good(&task, fence, code, message),
+                    None => self.refuse(&task, code, message),
+                };
             }
             Verdict::Take(fence) | Verdict::Known(fence) => fence,
         };
-        if let Err(e) = self.journal.raise(fence) {
-            return self.refuse(
-                &task,
-                "BUSY",
-                format!("the fence cannot be written down, and nothing is done before: {e}"),
-            );
-        }
+        let unwritten =
+            |e: String| ("BUSY", format!("the fence cannot be written down, and nothing is done before: {e}"));
         if let Some(mut entry) = self.journal.get(&id).cloned() {
+            if let Err((code, message)) = self.journal.raise(fence).map_err(unwritten) {
+                return self.refuse(&task, code, message);
+            }
             entry.fence = fence;
             let tell = if let Phase::Ended(ended) = &mut entry.phase {
                 ended.outdated = false;
@@ -213,15 +219,19 @@ impl Runner {
         // judged to have one
         let Some(kind) = task.kind.clone() else { return };
         if !self.journal.make_room() {
-            return self.refuse(&task, "BUSY", "results of earlier tasks have not been stored yet".to_owned());
+            let message = "results of earlier tasks have not been stored yet".to_owned();
+            return self.refuse_for_good(&task, fence, "BUSY", message);
         }
+        // the task first, which has its fence with it: who dies between the two finds a task that was interrupted, and
+        // not a fence that was seen with nothing to show for it
         if let Err(e) = self.journal.put(&id, Entry::new(&task, fence)) {
             drop(self.journal.forget(&id));
-            return self.refuse(
-                &task,
-                "BUSY",
-                format!("the task cannot be written down, and nothing is done before: {e}"),
-            );
+            let message = format!("the task cannot be written down, and nothing is done before: {e}");
+            return self.refuse_for_good(&task, fence, "BUSY", message);
+        }
+        if let Err((code, message)) = self.journal.raise(fence).map_err(unwritten) {
+            drop(self.journal.forget(&id));
+            return self.refuse(&task, code, message);
         }
         tracing::info!(task = %id, %fence, kind = name(&kind), "a task has come");
         let deadline = task.deadline.as_ref().map(crate::clock::from_wire);

@@ -47,12 +47,12 @@ fn identity_stopped(stage: JobStage, sight: &Sight) -> Failure {
     let (job, node) = (&sight.job, &sight.node.id);
     let said = sight.agent.as_ref().map_or(String::new(), |a| format!("{} ({})", a.state, a.state_reason));
     let repair = match sight.agent.as_ref().map(|a| a.state) {
-        Some(IdentityState::Suspended) => format!("'millwright node repair {node}' or "),
+        Some(IdentityState::Suspended) => format!("'millwright node repair {node} --reason WHY' or "),
         Some(IdentityState::Good | IdentityState::Revoked) | None => String::new(),
     };
     let adopt = match stage.adoption(job.kind) {
         Adoption::ByWord => {
-            format!("; if the machine is gone for good, 'millwright job adopt_observed_state {}'", job.id)
+            format!("; if the machine is gone for good, 'millwright job adopt_observed_state {} --reason WHY'", job.id)
         }
         Adoption::BySight | Adoption::Never => String::new(),
     };

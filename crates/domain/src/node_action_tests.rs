@@ -17,7 +17,7 @@ fn node(status: NodeStatus) -> Node {
         status_changed_at: NOW,
         cordoned_by: String::new(),
         cordon_reason: String::new(),
-        machine_id: None,
+        machine_id: Some(crate::id::MachineId::from_text("m-1")),
         active_job: None,
         agent_mode: AgentMode::Keep,
         agent_mode_by: String::new(),

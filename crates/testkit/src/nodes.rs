@@ -3,11 +3,12 @@
 #![allow(clippy::expect_used, clippy::panic)] // for tests only: what cannot be set up is a failed test
 
 use domain::agent::{AgentIdentity, IdentityState};
+use domain::machine::{Labels, MachineSpec, REGISTERED};
 use domain::node::{self as nodes, Node, NodeStatus};
 use domain::task::{RESULT, Task, TaskResult, TaskStatus};
-use domain::{NodeId, TaskId, stage::FailureClass};
+use domain::{MachineId, NodeId, TaskId, stage::FailureClass};
 use store::agent::Beat;
-use store::{Caller, Cause, Store, Tx, TxResult, agent, node, task, task_output};
+use store::{Caller, Cause, Store, Tx, TxResult, agent, machine, node, task, task_output};
 
 async fn write<T: Send + 'static>(
     store: &Store,
@@ -96,13 +97,24 @@ fn way(to: NodeStatus) -> Vec<(NodeStatus, Cause)> {
     way
 }
 
+/// What it was linked to when it was onboarded: nobody recovers one that never was.
+fn machine_of(tx: &mut Tx<'_>, node: &NodeId) -> TxResult<MachineId> {
+    let id = MachineId::from_text(format!("of-{node}"));
+    let spec = MachineSpec { provider: "sim".to_owned(), ..MachineSpec::default() };
+    let cause = Cause::operator("test", REGISTERED, "a test");
+    Ok(machine::insert(tx, &id, &spec, &Labels::default(), &cause)?.id)
+}
+
 /// Takes a node that was just made to this status, without a job.
 pub async fn bring(store: &Store, id: &NodeId, to: NodeStatus) -> Node {
     let (id, key) = (id.clone(), id.clone());
     write(store, &key, move |tx| {
         for (status, cause) in way(to) {
             let before = node::get_for_update(tx, &id)?.expect("a node");
-            let after = Node { status, status_reason: "a test".into(), ..before.clone() };
+            let mut after = Node { status, status_reason: "a test".into(), ..before.clone() };
+            if to == NodeStatus::Quarantined && before.machine_id.is_none() {
+                after.machine_id = Some(machine_of(tx, &id)?);
+            }
             node::move_to(tx, &before, &after, &serde_json::json!({}), &cause, |_| Ok(()))?;
         }
         Ok(tx.point(&node::by_id(&id))?.expect("a node"))

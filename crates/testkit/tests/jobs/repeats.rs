@@ -177,22 +177,9 @@ async fn so_many_tasks_of_a_stage_and_no_more() {
 /// A bundle that was issued for an onboarding is good no more once that is called off, however early.
 #[tokio::test(start_paused = true)]
 async fn a_bundle_ends_with_the_onboarding_that_it_was_for() {
-    use domain::agent::BootstrapToken;
     let world = World::new(Database::Memory);
     for begun in [false, true] {
         let play = Play::start(&world, JobKind::Onboarding, &format!("called off, begun: {begun}")).await;
-        let now = world.fleet.ambient.now();
-        let token = BootstrapToken {
-            hash: format!("hash {begun}"),
-            node_id: play.node.clone(),
-            expires_at: now.plus(Duration::from_secs(3600)),
-            issued_by: "alice".into(),
-            issued_at: now,
-            key_sha256: None,
-            bound_at: None,
-            withdrawn: false,
-        };
-        world.write(play.node.as_str(), move |tx| store::agent::issue(tx, &token)).await.expect("issues");
         let engine = world.engine(None);
         if begun {
             engine.start().await.expect("starts");

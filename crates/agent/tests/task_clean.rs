@@ -494,7 +494,7 @@ async fn no_policy_can_empty_a_part_of_the_system_or_what_holds_one() {
         "/boot/efi",
         "/lib64/x",
         "/libexec",
-        "/root/scratch",
+        "/root/.cache",
         "/home",
         "/opt",
         "/proc/1",

@@ -31,7 +31,9 @@ pub enum Departure {
 }
 
 /// Reasons that no waiting mends.
-const FINAL: [&str; 3] = ["REVOKED", "CLONED", "DELETED"];
+const FINAL: [&str; 2] = ["REVOKED", "DELETED"];
+/// Its identity was seen twice: nothing is done under it, and it asks again until somebody has said who goes on.
+const CLONED: &str = "CLONED";
 
 /// Runs until one of the departures. Tasks have ended when it returns.
 pub async fn run(setting: Setting, identity: Identity, stop: CancellationToken) -> Result<Departure, String> {

@@ -4,7 +4,7 @@
 use super::dial::{self, Client};
 use super::renewal::{self, Schedule};
 use super::survey::Survey;
-use super::{is_final, reason, told};
+use super::{CLONED, is_final, reason, told};
 use crate::clock::{from_wire, jitter, to_wire};
 use crate::identity::{Held, Identity};
 use crate::runner::{Command, Handle, Link};
@@ -381,7 +381,7 @@ fn sent_away(away: GoAway) -> Ended {
     if away.retry_after_seconds == 0 && !retries {
         return Ended::Banished { reason: away.reason, message: away.message };
     }
-    let halt = is_final(&away.reason);
+    let halt = away.reason == CLONED || is_final(&away.reason);
     let message = if away.message.is_empty() { away.reason } else { format!("{} ({})", away.message, away.reason) };
     Ended::SentAway { message, after: Duration::from_secs(away.retry_after_seconds.into()), halt }
 }

@@ -331,12 +331,7 @@ fn outputs(seen: Vec<Seen>) -> Vec<TaskOutput> {
     seen.into_iter().filter_map(output).collect()
 }
 
-#[tokio::test(start_paused = true)]
-async fn output_comes_before_the_result_and_again_after_a_cut_from_what_was_stored() {
-    let (mut bench, running) = Bench::connected().await;
-    let ledger = bench.ledger();
-    let letters: Vec<String> = ["a", "b", "c"].iter().map(|l| l.repeat(32 * 1024 - 1)).collect();
-    bench.server.say(Word::Task(task("t-1", 1, &[&ledger, "print", &letters[0], &letters[1], &letters[2]]))).await;
+async fn outputs_before_the_result(bench: &mut Bench) -> Vec<TaskOutput> {
     let mut seen = Vec::new();
     bench
         .server
@@ -348,7 +343,16 @@ async fn output_comes_before_the_result_and_again_after_a_cut_from_what_was_stor
             }
         })
         .await;
-    let first = outputs(seen);
+    outputs(seen)
+}
+
+#[tokio::test(start_paused = true)]
+async fn output_comes_before_the_result_and_again_after_a_cut_from_what_was_stored() {
+    let (mut bench, running) = Bench::connected().await;
+    let ledger = bench.ledger();
+    let letters: Vec<String> = ["a", "b", "c"].iter().map(|l| l.repeat(32 * 1024 - 1)).collect();
+    bench.server.say(Word::Task(task("t-1", 1, &[&ledger, "print", &letters[0], &letters[1], &letters[2]]))).await;
+    let first = outputs_before_the_result(&mut bench).await;
     assert!(first.iter().all(|o| o.data.len() <= 32 * 1024 && o.dropped == 0 && o.fence == fence(1)));
     let text: Vec<u8> = first.iter().flat_map(|o| o.data.clone()).collect();
     assert_eq!(text, format!("{}\n{}\n{}\n", letters[0], letters[1], letters[2]).into_bytes());
@@ -356,18 +360,7 @@ async fn output_comes_before_the_result_and_again_after_a_cut_from_what_was_stor
     bench.server.heartbeat().await;
     bench.server.cut();
     bench.server.confirmed().await;
-    let mut seen = Vec::new();
-    bench
-        .server
-        .until("the result", |one| match one {
-            Seen::Said(said) if matches!(*said, Message::Result(_)) => Some(()),
-            other => {
-                seen.push(other);
-                None
-            }
-        })
-        .await;
-    let again = outputs(seen);
+    let again = outputs_before_the_result(&mut bench).await;
     assert_eq!(again.first().map(|o| (o.offset, o.dropped)), Some((32 * 1024, 0)));
     assert_eq!(again.iter().map(|o| o.data.len()).sum::<usize>(), 64 * 1024);
     running.stop().await;

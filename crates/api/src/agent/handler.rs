@@ -1,96 +1,91 @@
 //! The three calls of agents.
 
-use super::convert;
+use super::grpc::{self, Answer, Incomings, Unread};
 use super::line::Line;
-use super::session;
+use super::{convert, session};
 use crate::error::to_status;
 use domain::{Error, Reason, Secret};
-use futures::Stream;
+use hyper::body::Incoming;
+use prost::Message;
 use proto::agent::v1 as pb;
-use proto::agent::v1::agent_service_server::AgentService;
 use service::Service;
 use service::agents::Enrolment;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
 use tokio::sync::mpsc;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::Status;
 
-#[derive(Clone)]
-pub(super) struct Handler {
-    service: Service,
-}
-
+const ENROLL: &str = "/millwright.agent.v1.AgentService/Enroll";
+const RENEW: &str = "/millwright.agent.v1.AgentService/Renew";
+const CONNECT: &str = "/millwright.agent.v1.AgentService/Connect";
+/// The largest message of a stream: an inventory.
+const INVENTORY_MAX: usize = 1024 * 1024;
+/// Of everything else.
+pub(super) const PLAIN_MAX: usize = 256 * 1024;
 /// Messages that wait for an agent to read them. One that does not is cut off.
 const UNREAD_MAX: usize = 64;
 
-impl Handler {
-    pub fn new(service: Service) -> Self {
-        Self { service }
+/// One call, by its path.
+pub(super) async fn call(service: Service, line: Arc<Line>, request: http::Request<Incoming>) -> Answer {
+    let path = request.uri().path();
+    let answered = match path {
+        _ if !grpc::is_grpc(request.headers()) => Err(Status::unimplemented("agents speak gRPC here")),
+        ENROLL => enroll(&service, &line, request.into_body()).await,
+        RENEW => renew(&service, &line, request.into_body()).await,
+        CONNECT => connect(service, line, request.into_body()).await,
+        _ => Err(Status::unimplemented("agents enrol, renew and connect here, and nothing else")),
+    };
+    answered.unwrap_or_else(grpc::refused)
+}
+
+/// The one message of a call.
+async fn only<T: Message + Default>(body: Incoming) -> Result<T, Status> {
+    match Incomings::new(body, PLAIN_MAX).next().await {
+        Ok(Some(message)) => Ok(message),
+        Ok(None) | Err(Unread::Malformed) => Err(Status::invalid_argument("the message does not read")),
+        Err(Unread::TooLarge) => Err(Status::resource_exhausted(format!("a message has at most {PLAIN_MAX} bytes"))),
+        Err(Unread::Broken) => Err(Status::cancelled("the message did not come")),
     }
 }
 
-fn line_of<T>(request: &Request<T>) -> Result<Arc<Line>, Status> {
-    let line = request.extensions().get::<Arc<Line>>().cloned();
-    line.ok_or_else(|| to_status(Error::internal("a call without its connection")))
+async fn enroll(service: &Service, line: &Line, body: Incoming) -> Result<Answer, Status> {
+    line.calls().map_err(to_status)?;
+    let pb::EnrollRequest { token, csr_der, facts, agent_version } = only(body).await?;
+    let asked = Enrolment {
+        token: Secret::new(token),
+        csr: csr_der,
+        facts: convert::facts(facts.unwrap_or_default()),
+        agent_version,
+    };
+    let enrolled = service.enrol_agent(asked).await.map_err(to_status)?;
+    Ok(grpc::one(&pb::EnrollResponse {
+        node_id: enrolled.node_id.into_text(),
+        certificate: Some(convert::certificate(enrolled.certificate)),
+        session: enrolled.session,
+        epoch: enrolled.epoch,
+    }))
 }
 
-/// What an agent is told, as it is sent.
-pub(super) struct Outgoing(mpsc::Receiver<Box<pb::ToAgent>>);
-
-impl Stream for Outgoing {
-    type Item = Result<pb::ToAgent, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.0.poll_recv(context).map(|word| word.map(|word| Ok(*word)))
-    }
+async fn renew(service: &Service, line: &Line, body: Incoming) -> Result<Answer, Status> {
+    line.calls().map_err(to_status)?;
+    let peer = line.agent(service, "AgentService/Renew").await.map_err(to_status)?;
+    let pb::RenewRequest { csr_der } = only(body).await?;
+    let renewed = service.renew_agent(peer, &csr_der).await.map_err(to_status)?;
+    Ok(grpc::one(&pb::RenewResponse { certificate: Some(convert::certificate(renewed)) }))
 }
 
-#[tonic::async_trait]
-impl AgentService for Handler {
-    async fn enroll(&self, request: Request<pb::EnrollRequest>) -> Result<Response<pb::EnrollResponse>, Status> {
-        line_of(&request)?.calls().map_err(to_status)?;
-        let pb::EnrollRequest { token, csr_der, facts, agent_version } = request.into_inner();
-        let asked = Enrolment {
-            token: Secret::new(token),
-            csr: csr_der,
-            facts: convert::facts(facts.unwrap_or_default()),
-            agent_version,
-        };
-        let enrolled = self.service.enrol_agent(asked).await.map_err(to_status)?;
-        Ok(Response::new(pb::EnrollResponse {
-            node_id: enrolled.node_id.into_text(),
-            certificate: Some(convert::certificate(enrolled.certificate)),
-            session: enrolled.session,
-            epoch: enrolled.epoch,
-        }))
+async fn connect(service: Service, line: Arc<Line>, body: Incoming) -> Result<Answer, Status> {
+    const NAME: &str = "AgentService/Connect";
+    service.takes_calls().map_err(to_status)?;
+    let peer = line.agent(&service, NAME).await.map_err(to_status)?.clone();
+    if let Err((why, error)) = service.is_in_its_time(&peer) {
+        service.turned_away(why, NAME, Some(&peer.node_id), &error).await;
+        return Err(to_status(error));
     }
-
-    async fn renew(&self, request: Request<pb::RenewRequest>) -> Result<Response<pb::RenewResponse>, Status> {
-        let line = line_of(&request)?;
-        line.calls().map_err(to_status)?;
-        let peer = line.agent(&self.service, "AgentService/Renew").await.map_err(to_status)?;
-        let renewed = self.service.renew_agent(peer, &request.into_inner().csr_der).await.map_err(to_status)?;
-        Ok(Response::new(pb::RenewResponse { certificate: Some(convert::certificate(renewed)) }))
+    if line.streams.swap(true, Ordering::AcqRel) {
+        return Err(to_status(Error::new(Reason::LimitReached, "this connection has a stream already")));
     }
-
-    type ConnectStream = Outgoing;
-
-    async fn connect(&self, request: Request<Streaming<pb::FromAgent>>) -> Result<Response<Outgoing>, Status> {
-        const CONNECT: &str = "AgentService/Connect";
-        let line = line_of(&request)?;
-        self.service.takes_calls().map_err(to_status)?;
-        let peer = line.agent(&self.service, CONNECT).await.map_err(to_status)?.clone();
-        if let Err((why, error)) = self.service.is_in_its_time(&peer) {
-            self.service.turned_away(why, CONNECT, Some(&peer.node_id), &error).await;
-            return Err(to_status(error));
-        }
-        if line.streams.swap(true, Ordering::AcqRel) {
-            return Err(to_status(Error::new(Reason::LimitReached, "this connection has a stream already")));
-        }
-        let (out, unread) = mpsc::channel(UNREAD_MAX);
-        tokio::spawn(session::run(self.service.clone(), line, peer, request.into_inner(), out));
-        Ok(Response::new(Outgoing(unread)))
-    }
+    let (out, unread) = mpsc::channel(UNREAD_MAX);
+    tokio::spawn(session::run(service, line, peer, Incomings::new(body, INVENTORY_MAX), out));
+    Ok(grpc::stream(unread))
 }

@@ -1,20 +1,19 @@
 //! The agents' port: connections are counted in all; by address while nobody has said who it is, by node from then on.
 //! Each is kept small: ten thousand of them stay open.
 
-use super::handler::Handler;
+use super::handler;
 use super::line::{Line, Who};
 use super::tls::{self, AgentTls};
 use domain::{Error, NodeId, Reason, metric};
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use proto::agent::v1::agent_service_server::AgentServiceServer;
 use service::Service;
 use service::agents::AgentPeer;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::hash::Hash;
 use std::net::IpAddr;
-use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -23,7 +22,6 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::codegen::Service as _;
 
 /// The port's bounds, by name.
 #[derive(Clone, Debug)]
@@ -56,8 +54,6 @@ impl Default for AgentOptions {
     }
 }
 
-/// The largest message: an inventory.
-const MESSAGE_MAX: usize = 1024 * 1024;
 /// A stream, its renewal, and one more.
 const STREAMS_MAX: u32 = 4;
 /// What may be on its way to us: heartbeats are small, and what is larger is read as it comes.
@@ -120,7 +116,6 @@ struct Port {
     options: AgentOptions,
     tls: AgentTls,
     http: http2::Builder<TokioExecutor>,
-    server: AgentServiceServer<Handler>,
     nodes: Arc<Places<NodeId>>,
     stop: CancellationToken,
 }
@@ -135,12 +130,11 @@ pub async fn serve_agents(listener: TcpListener, service: Service, options: Agen
         .max_send_buf_size(SEND_BUFFER)
         .max_header_list_size(HEADERS_MAX)
         .auto_date_header(false);
-    let server = AgentServiceServer::new(Handler::new(service.clone())).max_decoding_message_size(MESSAGE_MAX);
     let tls = AgentTls::new(service.clone());
     let room = Arc::new(Semaphore::new(options.connections_max));
     let strangers = Arc::new(Semaphore::new(options.strangers_max));
     let (addresses, nodes) = (Places::new(options.strangers_per_address), Places::new(options.connections_per_node));
-    let port = Arc::new(Port { service, options, tls, http, server, nodes, stop: stop.clone() });
+    let port = Arc::new(Port { service, options, tls, http, nodes, stop: stop.clone() });
     let connections = TaskTracker::new();
     loop {
         let (socket, from) = tokio::select! {
@@ -179,7 +173,8 @@ pub async fn serve_agents(listener: TcpListener, service: Service, options: Agen
 impl Port {
     async fn attend(&self, socket: TcpStream, stranger: Stranger) {
         drop(socket.set_nodelay(true));
-        let Some(stream) = self.shake_hands(socket).await else { return };
+        // what the handshake needs is let go with it
+        let Some(stream) = Box::pin(self.shake_hands(socket)).await else { return };
         let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
         let who = match shown.map(|certificate| AgentPeer::read(certificate)) {
             None => Who::Nobody,
@@ -201,8 +196,8 @@ impl Port {
         drop((stranger, known));
     }
 
-    /// The encrypted stream; `None`: it did not get that far.
-    async fn shake_hands(&self, socket: TcpStream) -> Option<TlsStream<TcpStream>> {
+    /// The encrypted stream, which is large; `None`: it did not get that far.
+    async fn shake_hands(&self, socket: TcpStream) -> Option<Box<TlsStream<TcpStream>>> {
         let acceptor = match self.tls.acceptor().await {
             Ok(acceptor) => acceptor?,
             Err(e) => {
@@ -216,7 +211,7 @@ impl Port {
             () = self.stop.cancelled() => return None,
         };
         let failed = match shaken {
-            Ok(Ok(stream)) => return Some(stream),
+            Ok(Ok(stream)) => return Some(Box::new(stream)),
             Ok(Err(e)) => e,
             Err(_) => std::io::ErrorKind::TimedOut.into(),
         };
@@ -231,19 +226,19 @@ impl Port {
         None
     }
 
-    async fn serve(&self, stream: TlsStream<TcpStream>, line: Arc<Line>) {
-        let (server, of) = (self.server.clone(), line.clone());
-        let calls = service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
-            request.extensions_mut().insert(of.clone());
-            server.clone().call(request.map(tonic::body::Body::new))
+    async fn serve(&self, stream: Box<TlsStream<TcpStream>>, line: Arc<Line>) {
+        let (service, of) = (self.service.clone(), line.clone());
+        let calls = service_fn(move |request| {
+            // a stream goes on long after it was answered: what the answer took is let go
+            let answer = Box::pin(handler::call(service.clone(), of.clone(), request));
+            async move { Ok::<_, Infallible>(answer.await) }
         });
-        let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), calls));
+        let mut connection = Box::pin(self.http.serve_connection(TokioIo::new(stream), calls));
         let idle = async {
-            loop {
-                tokio::time::sleep(self.options.stream_within).await;
-                if !line.streams.load(Ordering::Acquire) {
-                    return;
-                }
+            tokio::time::sleep(self.options.stream_within).await;
+            // one with a stream ends with it
+            if line.streams.load(Ordering::Acquire) {
+                std::future::pending::<()>().await;
             }
         };
         let ended = tokio::select! {

@@ -3,6 +3,7 @@
 
 mod allowance;
 mod convert;
+mod grpc;
 mod handler;
 mod line;
 mod listener;

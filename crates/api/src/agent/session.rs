@@ -4,6 +4,8 @@
 
 use super::allowance::Allowance;
 use super::convert;
+use super::grpc::{Incomings, Unread};
+use super::handler::PLAIN_MAX;
 use super::line::Line;
 use domain::limits::REQUEST_ID_MAX;
 use domain::task::LEASE;
@@ -17,12 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use tonic::{Code, Status, Streaming};
 
 /// For the first word, and for the confirmation after the welcome.
 const WORD_WITHIN: Duration = Duration::from_secs(10);
-/// What is no inventory is no larger.
-const PLAIN_MAX: usize = 256 * 1024;
 const MESSAGES_PER_SECOND: u32 = 50;
 const MESSAGES_AT_ONCE: u32 = 500;
 /// Of what tasks print; faster than that it is not read.
@@ -57,7 +56,7 @@ fn unexpected(what: &str) -> End {
     Farewell::retry(what, FLOOD_RETRY_SECONDS).into()
 }
 
-pub(super) async fn run(service: Service, line: Arc<Line>, peer: AgentPeer, words: Streaming<pb::FromAgent>, out: Out) {
+pub(super) async fn run(service: Service, line: Arc<Line>, peer: AgentPeer, words: Incomings, out: Out) {
     let node = peer.node_id.clone();
     let mut stream = Stream { service, words, out, end: line.end.clone() };
     let end = stream.begin(&peer).await;
@@ -74,7 +73,7 @@ pub(super) async fn run(service: Service, line: Arc<Line>, peer: AgentPeer, word
 
 struct Stream {
     service: Service,
-    words: Streaming<pb::FromAgent>,
+    words: Incomings,
     out: Out,
     /// The connection has ended.
     end: tokio_util::sync::CancellationToken,
@@ -88,17 +87,17 @@ impl Stream {
 
     /// The next word, in time.
     async fn next(&mut self, within: Duration) -> Result<Heard, End> {
-        match tokio::time::timeout(within, self.words.message()).await {
+        match tokio::time::timeout(within, self.words.next()).await {
             Ok(Ok(Some(pb::FromAgent { message: Some(word) }))) => Ok(word),
             Ok(Ok(Some(pb::FromAgent { message: None }))) => Err(unexpected("an empty message")),
             Ok(Ok(None)) => Err(End::Silent),
-            Ok(Err(status)) => Err(unreadable(&status)),
+            Ok(Err(why)) => Err(unreadable(why)),
             Err(_) => Err(Farewell::retry("nothing was heard in time", 1).into()),
         }
     }
 
     async fn begin(&mut self, peer: &AgentPeer) -> End {
-        let ended = match self.welcome(peer).await {
+        let ended = match Box::pin(self.welcome(peer)).await {
             Ok((mut session, hello)) => self.attend(&mut session, hello).await,
             Err(end) => Err(end),
         };
@@ -131,8 +130,7 @@ impl Stream {
         Ok((session, hello.running))
     }
 
-    async fn attend(&mut self, session: &mut AgentSession, running: Vec<pb::RunningTask>) -> Result<(), End> {
-        let mut changed = self.service.store().signals().node(&session.node_id);
+    async fn confirmed(&mut self, session: &mut AgentSession, running: Vec<pb::RunningTask>) -> Result<(), End> {
         match self.next(WORD_WITHIN).await? {
             Heard::Confirm(confirm) if confirm.session == session.session => {}
             _ => return Err(unexpected("the welcome must be confirmed first")),
@@ -142,7 +140,12 @@ impl Stream {
         }
         self.look(session).await?;
         let running = running.into_iter().map(|task| (task.task_id, task.fence)).collect();
-        self.at(session, running).await?;
+        self.at(session, running).await
+    }
+
+    async fn attend(&mut self, session: &mut AgentSession, running: Vec<pb::RunningTask>) -> Result<(), End> {
+        let mut changed = self.service.store().signals().node(&session.node_id);
+        Box::pin(self.confirmed(session, running)).await?;
         let mut allowances = Allowances::new();
         let silence = self.service.agent_setup().heartbeat.lost_after;
         let mut heard = Instant::now();
@@ -153,17 +156,18 @@ impl Stream {
                 biased;
                 () = closing.closes() => return Err(Farewell::shutting_down(&session.node_id).into()),
                 () = end.cancelled() => return Err(End::Silent),
-                () = changed.grew() => self.look(session).await?,
-                word = self.words.message() => {
+                () = changed.grew() => Box::pin(self.look(session)).await?,
+                word = self.words.next() => {
                     let word = match word {
                         Ok(Some(pb::FromAgent { message: Some(word) })) => word,
                         // of a newer agent
                         Ok(Some(pb::FromAgent { message: None })) => continue,
                         Ok(None) => return Err(End::Silent),
-                        Err(status) => return Err(unreadable(&status)),
+                        Err(why) => return Err(unreadable(why)),
                     };
                     heard = Instant::now();
-                    self.hear(session, word, &mut allowances).await?;
+                    // what it takes to deal with a word is let go with it: most of the time there is none
+                    Box::pin(self.hear(session, word, &mut allowances)).await?;
                 }
                 () = tokio::time::sleep_until(heard + silence) => {
                     return Err(Farewell::retry("nothing was heard for too long", 1).into());
@@ -323,10 +327,10 @@ impl Allowances {
 }
 
 /// A word that does not read, or a connection that broke.
-fn unreadable(status: &Status) -> End {
-    match status.code() {
-        Code::OutOfRange | Code::ResourceExhausted => unexpected("a message is too large"),
-        Code::Internal | Code::InvalidArgument => unexpected("a message does not read"),
-        _ => End::Silent,
+fn unreadable(why: Unread) -> End {
+    match why {
+        Unread::TooLarge => unexpected("a message is too large"),
+        Unread::Malformed => unexpected("a message does not read"),
+        Unread::Broken => End::Silent,
     }
 }

@@ -18,6 +18,7 @@ const FILES: &[&str] = &[
     "millwright/v1/image.proto",
     "millwright/v1/job.proto",
     "millwright/v1/node.proto",
+    "millwright/v1/site.proto",
     "millwright/v1/task.proto",
     "millwright/v1/token.proto",
 ];

@@ -55,6 +55,8 @@ pub struct AgentIdentity {
     /// The agent has it on its disk.
     pub confirmed: bool,
     pub enrolled_at: Timestamp,
+    /// The bootstrap token that it came with last, by its hash; empty: it enrolled before that was kept.
+    pub token_id: String,
     pub certificate_until: Timestamp,
     pub agent_version: String,
     pub boot_id: String,
@@ -102,6 +104,16 @@ impl AgentIdentity {
             return Greeting::Welcome { session: self.session.max(said) + 1 };
         }
         Greeting::Copy
+    }
+
+    /// Whether its certificate is renewed. One that was stopped for long has outlived its own, and could not come to be
+    /// greeted otherwise when somebody repairs it.
+    pub fn may_renew(&self, mode: AgentMode) -> bool {
+        match self.state {
+            IdentityState::Good => true,
+            IdentityState::Suspended => mode == AgentMode::Repair,
+            IdentityState::Revoked => false,
+        }
     }
 }
 
@@ -226,6 +238,7 @@ mod tests {
             session,
             confirmed,
             enrolled_at: Timestamp::from_micros(0),
+            token_id: String::new(),
             certificate_until: Timestamp::from_micros(0),
             agent_version: String::new(),
             boot_id: String::new(),
@@ -265,6 +278,10 @@ mod tests {
         assert_eq!(stopped.greet(5, 1, AgentMode::Repair), Greeting::Welcome { session: 6 });
         let revoked = AgentIdentity { state: IdentityState::Revoked, ..identity(5, true) };
         assert_eq!(revoked.greet(5, 9, AgentMode::Repair), Greeting::Revoked);
+        for mode in AgentMode::ALL {
+            assert!(identity(5, true).may_renew(mode) && !revoked.may_renew(mode), "{mode:?}");
+            assert_eq!(stopped.may_renew(mode), mode == AgentMode::Repair, "{mode:?}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::words::words;
 
 words!(
     /// What a credential opens.
-    CredentialKind { Bmc = "bmc", Ssh = "ssh", Kubeconfig = "kubeconfig", Ca = "ca", UserData = "user-data" });
+    CredentialKind { Bmc = "bmc", Ssh = "ssh", Kubeconfig = "kubeconfig", Ca = "ca", UserData = "user-data", Maas = "maas" });
 
 /// An opened credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub enum Credential {
     Ca(String),
     /// What cloud-init is given at the first boot of what was installed. It mostly holds keys and tokens.
     UserData(Secret),
+    /// An API key of a MAAS: `CONSUMER:TOKEN:SECRET`.
+    Maas(Secret),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +57,7 @@ impl Credential {
             Credential::Kubeconfig(_) => CredentialKind::Kubeconfig,
             Credential::Ca(_) => CredentialKind::Ca,
             Credential::UserData(_) => CredentialKind::UserData,
+            Credential::Maas(_) => CredentialKind::Maas,
         }
     }
 }
@@ -159,6 +162,10 @@ impl Credential {
             }
             Credential::Kubeconfig(text) => sized("kubeconfig", text.reveal(), limits::KUBECONFIG_MAX),
             Credential::UserData(text) => sized("user_data", text.reveal(), limits::USER_DATA_MAX),
+            Credential::Maas(key) => {
+                sized("api_key", key.reveal(), limits::PASSWORD_MAX)?;
+                maas_key_form("api_key", key.reveal())
+            }
             Credential::Ca(pem) => {
                 sized("certificates", pem, limits::CERTIFICATES_MAX)?;
                 if pem_blocks(pem, "CERTIFICATE") == 0 {
@@ -195,6 +202,19 @@ fn sized(field: &str, text: &str, most: usize) -> Result<(), Error> {
 fn one_line(field: &str, text: &str) -> Result<(), Error> {
     if text.chars().any(char::is_control) {
         return Err(Error::field(field, "holds a line break or another control character"));
+    }
+    Ok(())
+}
+
+/// Three words with colons between them, as `maas apikey` prints them.
+fn maas_key_form(field: &str, text: &str) -> Result<(), Error> {
+    let of_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+    let plain = |part: &str| !part.is_empty() && part.chars().all(of_key);
+    let parts: Vec<&str> = text.split(':').collect();
+    if parts.len() != 3 || !parts.iter().all(|part| plain(part)) {
+        let form =
+            "is not an API key of a MAAS, which is CONSUMER:TOKEN:SECRET of letters, digits, - and _, on one line";
+        return Err(Error::field(field, form));
     }
     Ok(())
 }
@@ -269,6 +289,13 @@ mod tests {
         ] {
             let error = ssh(bad).check().expect_err(bad);
             assert!(!error.message.contains("hunter2") && !error.message.contains("AAAA"), "{error}");
+        }
+        let maas = |text: &str| Credential::Maas(Secret::new(text));
+        assert_eq!(maas("aBc1:dEf2:gHi3").check(), Ok(()));
+        for bad in ["", "hunter2", "hunter2:b", "a:b:hunter2\n", "a::hunter2", "a:b:c:hunter2", "a:b:hunter2 x"] {
+            let error = maas(bad).check().expect_err(bad);
+            assert!(!error.message.contains("hunter2"), "{error}");
+            assert_eq!(error.details.get("field").map(String::as_str), Some("api_key"));
         }
         assert_eq!(Credential::Ca(key("CERTIFICATE")).check(), Ok(()));
         for bad in [String::new(), "x".into(), key("CERTIFICATE") + &key("PRIVATE KEY")] {

@@ -77,6 +77,9 @@ reasons! {
     JobNotFound = "JOB_NOT_FOUND" => NotFound,
     TaskNotFound = "TASK_NOT_FOUND" => NotFound,
     ImageNotFound = "IMAGE_NOT_FOUND" => NotFound,
+    SiteNotFound = "SITE_NOT_FOUND" => NotFound,
+    /// The site is there, and no machine of that id was seen on it.
+    SiteMachineNotFound = "SITE_MACHINE_NOT_FOUND" => NotFound,
     /// Nothing of any kind has this id.
     IdNotFound = "ID_NOT_FOUND" => NotFound,
     /// REST: nothing stands at that path.
@@ -87,6 +90,7 @@ reasons! {
     WorkflowExists = "WORKFLOW_EXISTS" => AlreadyExists,
     /// A node that is not deleted has that name.
     NodeExists = "NODE_EXISTS" => AlreadyExists,
+    SiteExists = "SITE_EXISTS" => AlreadyExists,
     RequestIdReused = "REQUEST_ID_REUSED" => AlreadyExists,
     IdempotencyKeyReused = "IDEMPOTENCY_KEY_REUSED" => AlreadyExists,
     ActiveRun = "ACTIVE_RUN" => FailedPrecondition,
@@ -107,6 +111,8 @@ reasons! {
     WorkflowMissing = "WORKFLOW_MISSING" => FailedPrecondition,
     /// A workflow names it.
     ImageInUse = "IMAGE_IN_USE" => FailedPrecondition,
+    /// Nodes run on its machines.
+    SiteInUse = "SITE_IN_USE" => FailedPrecondition,
     /// As many attempts have failed as are allowed: somebody must say that it is to be tried again.
     ForceNeeded = "FORCE_NEEDED" => FailedPrecondition,
     /// A job holds the node, and another is wished for.
@@ -129,6 +135,10 @@ reasons! {
     HostKeyChanged = "HOST_KEY_CHANGED" => FailedPrecondition,
     /// What answers is another machine than the one in our records.
     WrongMachine = "WRONG_MACHINE" => FailedPrecondition,
+    /// It let us in, and our account there may not do that.
+    PermissionMissing = "PERMISSION_MISSING" => FailedPrecondition,
+    /// What it keeps of the machine is in a state that forbids it, or is gone. Look again before anything else.
+    WrongState = "WRONG_STATE" => FailedPrecondition,
     /// It answered, and the answer was no.
     ProviderRefused = "PROVIDER_REFUSED" => FailedPrecondition,
     ClusterMissing = "CLUSTER_MISSING" => FailedPrecondition,

@@ -86,10 +86,22 @@ pub enum FindingKind {
     ClockSkew,
     /// Node, boot node and machine are in states that do not belong together.
     LayersDisagree,
+    /// A MAAS does not answer, or does not let us in, for longer than a moment.
+    SiteUnreachable,
+    /// What MAAS says of a node's machine does not belong to the node's status.
+    MaasDrift,
+    /// A node's machine is not there any more, by its MAAS's own word.
+    MaasMachineGone,
+    /// MAAS says a status that this version does not know.
+    MaasStatusUnknown,
+    /// Two machines of MAAS are one by their MACs, UUIDs or serial numbers.
+    MaasDuplicate,
+    /// Somebody has renamed, moved, taken or installed a node's machine in MAAS.
+    MaasChanged,
 }
 
 impl FindingKind {
-    pub const ALL: [FindingKind; 9] = [
+    pub const ALL: [FindingKind; 15] = [
         FindingKind::IdentityConflict,
         FindingKind::NotBooted,
         FindingKind::InstallFailed,
@@ -99,6 +111,12 @@ impl FindingKind {
         FindingKind::NodeJobMismatch,
         FindingKind::ClockSkew,
         FindingKind::LayersDisagree,
+        FindingKind::SiteUnreachable,
+        FindingKind::MaasDrift,
+        FindingKind::MaasMachineGone,
+        FindingKind::MaasStatusUnknown,
+        FindingKind::MaasDuplicate,
+        FindingKind::MaasChanged,
     ];
 
     pub const fn as_str(self) -> &'static str {
@@ -112,6 +130,12 @@ impl FindingKind {
             FindingKind::NodeJobMismatch => "NODE_JOB_MISMATCH",
             FindingKind::ClockSkew => "CLOCK_SKEW",
             FindingKind::LayersDisagree => "LAYERS_DISAGREE",
+            FindingKind::SiteUnreachable => "SITE_UNREACHABLE",
+            FindingKind::MaasDrift => "MAAS_DRIFT",
+            FindingKind::MaasMachineGone => "MAAS_MACHINE_GONE",
+            FindingKind::MaasStatusUnknown => "MAAS_STATUS_UNKNOWN",
+            FindingKind::MaasDuplicate => "MAAS_DUPLICATE",
+            FindingKind::MaasChanged => "MAAS_CHANGED",
         }
     }
 
@@ -143,6 +167,24 @@ impl FindingKind {
             FindingKind::LayersDisagree => {
                 "see what each of the three waits for ('millwright why NODE'), and move the one that is wrong; nothing is healed by guessing"
             }
+            FindingKind::SiteUnreachable => {
+                "see what is wrong with it: 'millwright site check SITE'; what was seen before stays as it was"
+            }
+            FindingKind::MaasDrift => {
+                "see what MAAS says ('millwright why NODE'), and put it back there; or take the node out of service ('millwright node quarantine NODE --reason WHY') and give its machine back: 'millwright node decommission NODE --mode full_decommission'"
+            }
+            FindingKind::MaasMachineGone => {
+                "find out who removed it in MAAS; the node's record goes by 'millwright node drain NODE' and then 'millwright node remove NODE'; a machine that was enlisted anew is another node"
+            }
+            FindingKind::MaasStatusUnknown => {
+                "look at the machine there and here ('millwright site machines SITE SYSTEM_ID'); a MAAS that is newer than this server may need a newer server"
+            }
+            FindingKind::MaasDuplicate => {
+                "compare them ('millwright site machines SITE SYSTEM_ID'), find out which is the hardware, and delete the other one in MAAS; nothing is deployed to either of them until then"
+            }
+            FindingKind::MaasChanged => {
+                "if it was meant, say so: 'millwright finding resolve FINDING --comment WHY'; if not, change it back in MAAS, or install the node anew: 'millwright node decommission NODE --mode reimage'"
+            }
         }
     }
 }
@@ -153,7 +195,7 @@ pub struct Finding {
     pub kind: FindingKind,
     pub state: FindingState,
     pub version: u64,
-    /// What it is about: the id of a boot node or of a machine.
+    /// What it is about: the id of a boot node, a machine or a node, the name of a site, or `SITE/SYSTEM_ID`.
     pub subject: String,
     /// One sentence, with names and values.
     pub message: String,

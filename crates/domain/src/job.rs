@@ -67,7 +67,7 @@ static EDGES: &[Edge<JobStatus>] = &[
     edge(Running, Cancelled, CANCELLED, Owner::Executor),
     edge(Running, Cancelled, ENDED_OUTSIDE, Owner::Executor),
     edge(Running, Reconciled, ADOPTED, Owner::Operator),
-    // its last stage is done, and one of those before it was vouched for
+    // its last stage is done, and one of them was adopted
     edge(Running, Reconciled, ADOPTED, Owner::Executor),
     edge(FailedRetryable, Running, RESUMED, Owner::Operator),
     edge(FailedRetryable, Compensating, COMPENSATE, Owner::Operator),
@@ -204,7 +204,7 @@ pub struct JobFailure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageDone {
     pub stage: JobStage,
-    /// Who vouches for it, where it was not carried out but adopted; empty: it was carried out.
+    /// Who vouches for it, or wanted it taken as it was found, where it was adopted; empty: it was carried out.
     pub adopted_by: String,
     pub message: String,
     pub at: Timestamp,
@@ -235,6 +235,8 @@ pub struct Job {
     pub done: Vec<StageDone>,
     /// What its stages are told, as JSON.
     pub parameters: String,
+    /// What its stages have found out for those after them, as JSON.
+    pub learned: String,
     /// The signed clean record, as JSON; empty: none was made.
     pub clean_record: String,
     pub requested_by: String,
@@ -258,10 +260,13 @@ impl Job {
         self.stage.and_then(|stage| self.stages().iter().position(|s| *s == stage)).unwrap_or(0)
     }
 
-    /// What was done and can be taken back, in the order in which it is taken back. The stage in hand may have begun.
+    /// What may have been done and can be taken back, in the order in which it is taken back. The same as long as the stage
+    /// in hand is, whatever has been taken back already: whoever takes over finds every one in its place.
     pub fn to_take_back(&self) -> Vec<JobStage> {
-        let begun = |stage: &JobStage| self.is_done(*stage) || self.stage == Some(*stage);
-        self.stages().iter().copied().filter(begun).filter(|s| s.undo().is_some()).rev().collect()
+        let Some(at) = self.stage.and_then(|stage| self.stages().iter().position(|s| *s == stage)) else {
+            return Vec::new();
+        };
+        self.stages().iter().take(at + 1).copied().filter(|stage| stage.undo().is_some()).rev().collect()
     }
 }
 

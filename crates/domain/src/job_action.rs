@@ -2,8 +2,9 @@
 //! happen, and why not. Pure, so that a preview and the deed cannot differ.
 
 use crate::job::{Afterwards, Job, JobStatus};
-use crate::job_stage::{Adoption, JobKind, JobStage};
+use crate::job_stage::{Adoption, Ground, JobKind, JobStage};
 use crate::lifecycle::{Owner, Verdict, judge};
+use crate::maas_stage::MaasStage;
 use crate::node::{self, NodeStatus};
 use crate::stage::FailureClass;
 use std::fmt;
@@ -170,7 +171,7 @@ fn ended(job: &Job) -> String {
 /// The last stage at or before the one in hand that needs nothing done again before it.
 fn safe_stage(job: &Job) -> usize {
     let at = job.stage_index();
-    (0..=at).rev().find(|i| job.stages().get(*i).is_some_and(|s| s.is_checkpoint())).unwrap_or(0)
+    (0..=at).rev().find(|i| job.stages().get(*i).is_some_and(|s| s.is_checkpoint(job.kind))).unwrap_or(0)
 }
 
 fn go(job: &Job, node: NodeStatus, from: usize) -> Result<Effect, String> {
@@ -229,6 +230,11 @@ fn take_back(job: &Job, node: NodeStatus, afterwards: Afterwards) -> Result<Effe
             _ => Err("the node is deleted: nothing can be taken back any more; let the rest be finished".to_owned()),
         };
     }
+    if afterwards == Afterwards::Restart && is_given_back(job) {
+        let why =
+            "the machine is being given back, and its system is gone: let the rest be finished, or cancel the job";
+        return Err(why.to_owned());
+    }
     match job.status {
         JobStatus::Pending => match afterwards {
             Afterwards::Cancelled => Ok(Effect::EndCancelled),
@@ -251,6 +257,12 @@ fn take_back(job: &Job, node: NodeStatus, afterwards: Afterwards) -> Result<Effe
     }
 }
 
+/// Whether a node that goes may have lost its system already: what its agent did could not be done again.
+fn is_given_back(job: &Job) -> bool {
+    let release = JobStage::Maas(MaasStage::ReleaseMaasNode);
+    job.kind.removes() && job.stages().iter().take(job.stage_index() + 1).any(|stage| *stage == release)
+}
+
 fn adopt(job: &Job, node: NodeStatus) -> Result<Effect, String> {
     match job.status {
         JobStatus::Pending => return Err("nothing has begun: there is no stage to adopt".to_owned()),
@@ -271,6 +283,8 @@ fn adopt(job: &Job, node: NodeStatus) -> Result<Effect, String> {
         // its own look adopts what it finds
         Adoption::BySight => match job.status {
             JobStatus::Running => Ok(Effect::Nudge),
+            // what others have moved may be before this stage: it goes on from what is true
+            _ if job.kind.ground() == Ground::Maas => go(job, node, safe_stage(job)),
             _ => go(job, node, index),
         },
         Adoption::Never => Err(format!(
@@ -326,6 +340,26 @@ fn after_failure(job: &Job) -> (JobAction, &'static str) {
     match (failure.class, failure.code.as_str()) {
         (_, "NOT_CLEAN") => (JobAction::Resume, "look at what is left, then clean up and check again"),
         (_, "FROZEN") => (JobAction::Resume, "somebody has stopped it: when that is settled, go on"),
+        (_, "MACHINE_GONE") if matches!(job.kind, JobKind::Onboarding(_)) => {
+            (JobAction::RestartClean, "somebody has deleted the machine: it is made anew")
+        }
+        (_, "MACHINE_GONE") => {
+            (JobAction::Cancel, "somebody has deleted the machine: call it off, decommission the node")
+        }
+        (_, "STATE_DISAGREES") => (JobAction::Resume, "settle it in MAAS, then go on from what is true"),
+        (_, "COMMISSIONING_FAILED" | "COMMISSIONING_REVERTED") => {
+            (JobAction::Resume, "look at the machine, then have it commissioned again")
+        }
+        (
+            _,
+            "DATASOURCE_REPEATED"
+            | "INSTALLATION_FAILED"
+            | "POWER_FAILED"
+            | "NEVER_BOOTED"
+            | "DEPLOYMENT_FAILED"
+            | "BUNDLE_OUTDATED",
+        ) => (JobAction::Resume, "settle what the message says, then have it deployed again"),
+        (_, "HARDWARE_SYNC_OFF") => (JobAction::RestartClean, "it can only be set by another deployment"),
         (FailureClass::Transient, _) => (JobAction::RetryStage, "it may well work now"),
         (FailureClass::DependencyDown, _) => (JobAction::RetryStage, "when what it depends on is back"),
         (FailureClass::Hardware, _) => (JobAction::RetryStage, "look at the hardware first"),

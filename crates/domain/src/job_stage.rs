@@ -1,11 +1,42 @@
 //! The kinds of jobs and their stages, as data: which stages in which order, how long each may take, how it is taken
 //! back, what of it may be adopted. `docs/lifecycles.md` is made from these tables.
 
+use crate::maas_stage::MaasStage;
 use crate::node::NodeStatus;
 use crate::stage::{StageDecl, Unwind};
 use crate::task::TaskKind;
 use std::fmt;
 use std::time::Duration;
+
+/// Where a node's system comes from, which is where a job gets it and gives it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ground {
+    /// Somebody installs it, and its agent with a bundle.
+    Bundle,
+    /// A MAAS deploys it.
+    Maas,
+}
+
+impl Ground {
+    pub const ALL: [Ground; 2] = [Ground::Bundle, Ground::Maas];
+
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Ground::Bundle => "bundle",
+            Ground::Maas => "maas",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|ground| ground.as_str() == text)
+    }
+}
+
+impl fmt::Display for Ground {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
 
 /// How much of a node a decommission takes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,47 +45,77 @@ pub enum Mode {
     SoftReset,
     /// As above, but for GPU memory.
     StorageCleanup,
+    /// The system goes and comes anew; the node stays.
+    Reimage,
     /// The node goes for good.
-    FullDecommission,
+    FullDecommission(Ground),
 }
 
 impl Mode {
-    pub const ALL: [Mode; 3] = [Mode::SoftReset, Mode::StorageCleanup, Mode::FullDecommission];
+    pub const ALL: [Mode; 5] = [
+        Mode::SoftReset,
+        Mode::StorageCleanup,
+        Mode::Reimage,
+        Mode::FullDecommission(Ground::Bundle),
+        Mode::FullDecommission(Ground::Maas),
+    ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Mode::SoftReset => "soft_reset",
             Mode::StorageCleanup => "storage_cleanup",
-            Mode::FullDecommission => "full_decommission",
+            Mode::Reimage => "reimage",
+            Mode::FullDecommission(_) => "full_decommission",
         }
     }
 
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| mode.as_str() == text)
+    /// The mode of this name, for a node of that ground.
+    pub fn of(text: &str, ground: Ground) -> Option<Self> {
+        let fits = |mode: &Mode| match mode {
+            Mode::SoftReset | Mode::StorageCleanup | Mode::Reimage => true,
+            Mode::FullDecommission(of) => *of == ground,
+        };
+        Self::ALL.into_iter().filter(fits).find(|mode| mode.as_str() == text)
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JobKind {
-    Onboarding,
+    Onboarding(Ground),
     Drain,
     Removal,
     Decommission(Mode),
 }
 
+/// What a machine is prepared and deployed by, and how that is proven; the same for one that comes and one that comes
+/// anew. The two for a failed deployment are passed over where none has failed.
+macro_rules! deployed_by_maas {
+    ([$($before:expr),* $(,)?], [$($after:expr),*]) => {
+        &[$($before,)*
+          JobStage::Maas(MaasStage::ConfigureStorage), JobStage::Maas(MaasStage::ApplyRocePhase2), JobStage::Maas(MaasStage::EnsurePxeInterfaceAuto),
+          JobStage::Maas(MaasStage::RenderCloudInit), JobStage::Maas(MaasStage::DeployViaMaas), JobStage::Maas(MaasStage::WaitForDeployed),
+          JobStage::Maas(MaasStage::ClassifyDeployFailure), JobStage::Maas(MaasStage::RecoverForDatasourceRetry),
+          JobStage::Maas(MaasStage::EnsureHardwareSyncConfigured), JobStage::Maas(MaasStage::WaitForHardwareSyncHealthy),
+          JobStage::WaitForAgentEnrollment, $($after,)*]
+    };
+}
+
 impl JobKind {
-    pub const ALL: [JobKind; 6] = [
-        JobKind::Onboarding,
+    pub const ALL: [JobKind; 9] = [
+        JobKind::Onboarding(Ground::Bundle),
+        JobKind::Onboarding(Ground::Maas),
         JobKind::Drain,
         JobKind::Removal,
         JobKind::Decommission(Mode::SoftReset),
         JobKind::Decommission(Mode::StorageCleanup),
-        JobKind::Decommission(Mode::FullDecommission),
+        JobKind::Decommission(Mode::Reimage),
+        JobKind::Decommission(Mode::FullDecommission(Ground::Bundle)),
+        JobKind::Decommission(Mode::FullDecommission(Ground::Maas)),
     ];
 
     pub const fn as_str(self) -> &'static str {
         match self {
-            JobKind::Onboarding => "onboarding",
+            JobKind::Onboarding(_) => "onboarding",
             JobKind::Drain => "drain",
             JobKind::Removal => "removal",
             JobKind::Decommission(_) => "decommission",
@@ -65,12 +126,24 @@ impl JobKind {
     pub const fn mode(self) -> &'static str {
         match self {
             JobKind::Decommission(mode) => mode.as_str(),
-            JobKind::Onboarding | JobKind::Drain | JobKind::Removal => "",
+            JobKind::Onboarding(_) | JobKind::Drain | JobKind::Removal => "",
         }
     }
 
-    pub fn parse(kind: &str, mode: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|k| k.as_str() == kind && k.mode() == mode)
+    /// What its stages stand on.
+    pub const fn ground(self) -> Ground {
+        match self {
+            JobKind::Onboarding(ground) | JobKind::Decommission(Mode::FullDecommission(ground)) => ground,
+            JobKind::Decommission(Mode::Reimage) => Ground::Maas,
+            JobKind::Drain | JobKind::Removal | JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup) => {
+                Ground::Bundle
+            }
+        }
+    }
+
+    pub fn parse(kind: &str, mode: &str, ground: &str) -> Option<Self> {
+        let named = |k: &JobKind| k.as_str() == kind && k.mode() == mode && k.ground().as_str() == ground;
+        Self::ALL.into_iter().find(named)
     }
 
     pub const fn stages(self) -> &'static [JobStage] {
@@ -79,7 +152,17 @@ impl JobKind {
             RemoveGpuaasNodeRecord, RetireGpuaasNode, ScrubGpu, ValidateCleanNode, WaitForAgentEnrollment,
         };
         match self {
-            JobKind::Onboarding => &[WaitForAgentEnrollment, LinkMachine, CheckHealth],
+            JobKind::Onboarding(Ground::Bundle) => &[WaitForAgentEnrollment, LinkMachine, CheckHealth],
+            JobKind::Onboarding(Ground::Maas) => deployed_by_maas!(
+                [
+                    JobStage::Maas(MaasStage::LoadSiteConfig),
+                    JobStage::Maas(MaasStage::ResolvePowerCredentials),
+                    JobStage::Maas(MaasStage::CreateOrFindInMaas),
+                    JobStage::Maas(MaasStage::CommissionNode),
+                    JobStage::Maas(MaasStage::WaitForReady)
+                ],
+                [LinkMachine, CheckHealth]
+            ),
             JobKind::Drain => &[DisableNode, ForceReleaseAllocations, DrainNode, RetireGpuaasNode],
             JobKind::Removal => &[RemoveGpuaasNodeRecord, CleanupSecrets],
             JobKind::Decommission(Mode::SoftReset) => {
@@ -88,7 +171,19 @@ impl JobKind {
             JobKind::Decommission(Mode::StorageCleanup) => {
                 &[DisableNode, ForceReleaseAllocations, CleanupStorage, ValidateCleanNode]
             }
-            JobKind::Decommission(Mode::FullDecommission) => &[
+            // what was there is proven gone on the system that came after it
+            JobKind::Decommission(Mode::Reimage) => deployed_by_maas!(
+                [
+                    DisableNode,
+                    ForceReleaseAllocations,
+                    DrainNode,
+                    RetireGpuaasNode,
+                    JobStage::Maas(MaasStage::LoadSiteConfig),
+                    JobStage::Maas(MaasStage::ReleaseMaasNode)
+                ],
+                [ScrubGpu, ValidateCleanNode, CheckHealth]
+            ),
+            JobKind::Decommission(Mode::FullDecommission(Ground::Bundle)) => &[
                 DisableNode,
                 ForceReleaseAllocations,
                 DrainNode,
@@ -99,13 +194,30 @@ impl JobKind {
                 RemoveGpuaasNodeRecord,
                 CleanupSecrets,
             ],
+            JobKind::Decommission(Mode::FullDecommission(Ground::Maas)) => &[
+                DisableNode,
+                ForceReleaseAllocations,
+                DrainNode,
+                CleanupStorage,
+                ScrubGpu,
+                ValidateCleanNode,
+                JobStage::Maas(MaasStage::LoadSiteConfig),
+                JobStage::Maas(MaasStage::ReleaseMaasNode),
+                JobStage::Maas(MaasStage::PowerOffMaasNode),
+                RetireGpuaasNode,
+                RemoveGpuaasNodeRecord,
+                CleanupSecrets,
+                JobStage::Maas(MaasStage::RemoveMaasRecord),
+            ],
         }
     }
 
     /// From which statuses of its node one may begin.
     pub const fn begins_from(self) -> &'static [NodeStatus] {
         match self {
-            JobKind::Onboarding => &[NodeStatus::BootstrapIssued],
+            JobKind::Onboarding(Ground::Bundle) => &[NodeStatus::BootstrapIssued],
+            // its node comes to be with it
+            JobKind::Onboarding(Ground::Maas) => &[],
             JobKind::Drain => &[NodeStatus::Active, NodeStatus::Offline, NodeStatus::Quarantined],
             JobKind::Removal => &[NodeStatus::Retired],
             JobKind::Decommission(_) => {
@@ -117,26 +229,34 @@ impl JobKind {
     /// Whether the node is gone when it is done.
     pub const fn removes(self) -> bool {
         match self {
-            JobKind::Removal | JobKind::Decommission(Mode::FullDecommission) => true,
-            JobKind::Onboarding | JobKind::Drain | JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup) => {
-                false
-            }
+            JobKind::Removal | JobKind::Decommission(Mode::FullDecommission(_)) => true,
+            JobKind::Onboarding(_)
+            | JobKind::Drain
+            | JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup | Mode::Reimage) => false,
         }
     }
 
     /// The busy status that the node is in while this stage is in hand; `None`: whatever it is in.
     pub const fn busy_in(self, stage: JobStage) -> Option<NodeStatus> {
         match self {
-            JobKind::Onboarding => Some(NodeStatus::Enrolling),
+            JobKind::Onboarding(_) => Some(NodeStatus::Enrolling),
             JobKind::Drain => Some(NodeStatus::Draining),
             JobKind::Removal => match stage {
                 JobStage::RemoveGpuaasNodeRecord => Some(NodeStatus::Removing),
                 _ => None,
             },
             JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup) => None,
-            JobKind::Decommission(Mode::FullDecommission) => match stage {
+            JobKind::Decommission(Mode::Reimage) => match stage {
+                JobStage::DisableNode
+                | JobStage::ForceReleaseAllocations
+                | JobStage::DrainNode
+                | JobStage::RetireGpuaasNode => Some(NodeStatus::Draining),
+                // retired, until what came anew is proven
+                _ => None,
+            },
+            JobKind::Decommission(Mode::FullDecommission(_)) => match stage {
                 JobStage::RemoveGpuaasNodeRecord => Some(NodeStatus::Removing),
-                JobStage::CleanupSecrets => None,
+                JobStage::CleanupSecrets | JobStage::Maas(MaasStage::RemoveMaasRecord) => None,
                 _ => Some(NodeStatus::Draining),
             },
         }
@@ -145,15 +265,124 @@ impl JobKind {
 
 impl fmt::Display for JobKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.mode() {
-            "" => f.write_str(self.as_str()),
-            mode => write!(f, "{} ({mode})", self.as_str()),
+        f.write_str(self.as_str())?;
+        match (self.mode(), self.ground()) {
+            ("", Ground::Bundle) => Ok(()),
+            (mode, Ground::Bundle) => write!(f, " ({mode})"),
+            ("", ground) => write!(f, " ({ground})"),
+            (mode, ground) => write!(f, " ({mode}, {ground})"),
         }
+    }
+}
+
+/// How a stage is taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Undo {
+    /// The cordon that the job has set is lifted.
+    LiftCordon,
+    /// A bundle that nobody has used is good no more.
+    WithdrawBundle,
+    /// What MAAS is at with the machine is stopped, and it is given back there.
+    GiveBack,
+    /// The record that the job itself has made is removed; one that was there stays.
+    RemoveCreated,
+}
+
+/// What an operator may say is done without the stage having done it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Adoption {
+    /// Only what the stage itself can see.
+    BySight,
+    /// A person's word, with a reason, on record.
+    ByWord,
+    /// Nobody's: the node would go on unproven.
+    Never,
+}
+
+/// Whose word counts for a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Word {
+    Nobodys,
+    Anybodys,
+    /// A machine that is scrapped, or a MAAS that is gone, may never answer again; a node that stays must prove itself.
+    WhereTheNodeGoes(Adoption),
+}
+
+/// A stage, declared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    name: &'static str,
+    /// What it has the node's agent do.
+    task: Option<TaskKind>,
+    /// Whether `resume` may begin here: what comes before it need not be done again.
+    checkpoint: bool,
+    /// From here on the node may hold something of a tenant's, or no system at all, until it is proven clean.
+    cleans: bool,
+    undo: Option<Undo>,
+    word: Word,
+    /// The longest one attempt may take, and how often it is tried again.
+    seconds: u64,
+    retries: u32,
+    no_return: Option<&'static str>,
+}
+
+pub(crate) const MINUTES: u64 = 60;
+pub(crate) const HOURS: u64 = 3600;
+
+impl Row {
+    pub(crate) const fn new(name: &'static str, seconds: u64) -> Self {
+        Self {
+            name,
+            task: None,
+            checkpoint: false,
+            cleans: false,
+            undo: None,
+            word: Word::Nobodys,
+            seconds,
+            retries: 2,
+            no_return: None,
+        }
+    }
+
+    /// What the task itself may take, and an hour for its agent to come.
+    pub(crate) const fn of_agent(name: &'static str, task: TaskKind) -> Self {
+        let seconds = task.timeout().as_secs() + AGENT_COMES_WITHIN.as_secs();
+        Self { task: Some(task), ..Self::new(name, seconds) }
+    }
+
+    pub(crate) const fn of_maas(name: &'static str, seconds: u64) -> Self {
+        Self { retries: 3, ..Self::new(name, seconds) }
+    }
+
+    pub(crate) const fn checkpoint(self) -> Self {
+        Self { checkpoint: true, ..self }
+    }
+
+    pub(crate) const fn cleans(self) -> Self {
+        Self { cleans: true, ..self }
+    }
+
+    pub(crate) const fn undo(self, undo: Undo) -> Self {
+        Self { undo: Some(undo), ..self }
+    }
+
+    pub(crate) const fn word(self, word: Word) -> Self {
+        Self { word, ..self }
+    }
+
+    pub(crate) const fn retries(self, retries: u32) -> Self {
+        Self { retries, ..self }
+    }
+
+    pub(crate) const fn no_return(self, why: &'static str) -> Self {
+        Self { no_return: Some(why), ..self }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum JobStage {
+    /// One that asks a MAAS.
+    Maas(MaasStage),
     WaitForAgentEnrollment,
     LinkMachine,
     CheckHealth,
@@ -168,28 +397,23 @@ pub enum JobStage {
     CleanupSecrets,
 }
 
-/// How a stage is taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Undo {
-    /// The cordon that the job has set is lifted.
-    LiftCordon,
-    /// A bundle that nobody has used is good no more.
-    WithdrawBundle,
-}
-
-/// What an operator may say is done without the stage having done it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Adoption {
-    /// Only what the stage itself can see.
-    BySight,
-    /// A person's word, with a reason, on record.
-    ByWord,
-    /// Nobody's: the node would go on unproven.
-    Never,
-}
-
 impl JobStage {
-    pub const ALL: [JobStage; 12] = [
+    pub const ALL: [JobStage; 30] = [
+        JobStage::Maas(MaasStage::LoadSiteConfig),
+        JobStage::Maas(MaasStage::ResolvePowerCredentials),
+        JobStage::Maas(MaasStage::CreateOrFindInMaas),
+        JobStage::Maas(MaasStage::CommissionNode),
+        JobStage::Maas(MaasStage::WaitForReady),
+        JobStage::Maas(MaasStage::ConfigureStorage),
+        JobStage::Maas(MaasStage::ApplyRocePhase2),
+        JobStage::Maas(MaasStage::EnsurePxeInterfaceAuto),
+        JobStage::Maas(MaasStage::RenderCloudInit),
+        JobStage::Maas(MaasStage::DeployViaMaas),
+        JobStage::Maas(MaasStage::WaitForDeployed),
+        JobStage::Maas(MaasStage::ClassifyDeployFailure),
+        JobStage::Maas(MaasStage::RecoverForDatasourceRetry),
+        JobStage::Maas(MaasStage::EnsureHardwareSyncConfigured),
+        JobStage::Maas(MaasStage::WaitForHardwareSyncHealthy),
         JobStage::WaitForAgentEnrollment,
         JobStage::LinkMachine,
         JobStage::CheckHealth,
@@ -199,166 +423,107 @@ impl JobStage {
         JobStage::CleanupStorage,
         JobStage::ScrubGpu,
         JobStage::ValidateCleanNode,
+        JobStage::Maas(MaasStage::ReleaseMaasNode),
+        JobStage::Maas(MaasStage::PowerOffMaasNode),
         JobStage::RetireGpuaasNode,
         JobStage::RemoveGpuaasNodeRecord,
         JobStage::CleanupSecrets,
+        JobStage::Maas(MaasStage::RemoveMaasRecord),
     ];
 
-    pub const fn as_str(self) -> &'static str {
+    /// Everything that is declared of it.
+    const fn row(self) -> Row {
+        const PROOF: Word = Word::WhereTheNodeGoes(Adoption::Never);
         match self {
-            JobStage::WaitForAgentEnrollment => "wait_for_agent_enrollment",
-            JobStage::LinkMachine => "link_machine",
-            JobStage::CheckHealth => "check_health",
-            JobStage::DisableNode => "disable_node",
-            JobStage::ForceReleaseAllocations => "force_release_allocations",
-            JobStage::DrainNode => "drain_node",
-            JobStage::CleanupStorage => "cleanup_storage",
-            JobStage::ScrubGpu => "scrub_gpu",
-            JobStage::ValidateCleanNode => "validate_clean_node",
-            JobStage::RetireGpuaasNode => "retire_gpuaas_node",
-            JobStage::RemoveGpuaasNodeRecord => "remove_gpuaas_node_record",
-            JobStage::CleanupSecrets => "cleanup_secrets",
+            JobStage::Maas(stage) => stage.row(),
+            JobStage::WaitForAgentEnrollment => {
+                Row::new("wait_for_agent_enrollment", 24 * HOURS).checkpoint().undo(Undo::WithdrawBundle).retries(0)
+            }
+            JobStage::LinkMachine => Row::new("link_machine", 10 * MINUTES).checkpoint(),
+            JobStage::CheckHealth => Row::new("check_health", 15 * MINUTES),
+            JobStage::DisableNode => Row::new("disable_node", 10 * MINUTES).checkpoint().undo(Undo::LiftCordon),
+            JobStage::ForceReleaseAllocations => Row::new("force_release_allocations", 10 * MINUTES),
+            JobStage::DrainNode => Row::of_agent("drain_node", TaskKind::NodeDrain).checkpoint().word(Word::Anybodys),
+            JobStage::CleanupStorage => Row::of_agent("cleanup_storage", TaskKind::NodeCleanupStorage)
+                .checkpoint()
+                .cleans()
+                .word(PROOF)
+                .no_return("what was left is gone"),
+            JobStage::ScrubGpu => Row::of_agent("scrub_gpu", TaskKind::NodeScrubGpu)
+                .cleans()
+                .word(PROOF)
+                .no_return("what was left is gone"),
+            JobStage::ValidateCleanNode => {
+                Row::of_agent("validate_clean_node", TaskKind::NodeValidateClean).cleans().word(PROOF)
+            }
+            JobStage::RetireGpuaasNode => Row::new("retire_gpuaas_node", 10 * MINUTES).checkpoint(),
+            JobStage::RemoveGpuaasNodeRecord => Row::of_agent("remove_gpuaas_node_record", TaskKind::NodeUninstall)
+                .checkpoint()
+                .word(Word::Anybodys)
+                .no_return("the agent and its identity are gone"),
+            JobStage::CleanupSecrets => Row::new("cleanup_secrets", 10 * MINUTES).checkpoint(),
         }
+    }
+
+    pub const fn as_str(self) -> &'static str {
+        self.row().name
     }
 
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|stage| stage.as_str() == text)
     }
 
-    /// What it has the node's agent do.
-    pub const fn task(self) -> Option<TaskKind> {
-        match self {
-            JobStage::DrainNode => Some(TaskKind::NodeDrain),
-            JobStage::CleanupStorage => Some(TaskKind::NodeCleanupStorage),
-            JobStage::ScrubGpu => Some(TaskKind::NodeScrubGpu),
-            JobStage::ValidateCleanNode => Some(TaskKind::NodeValidateClean),
-            JobStage::RemoveGpuaasNodeRecord => Some(TaskKind::NodeUninstall),
-            JobStage::WaitForAgentEnrollment
-            | JobStage::LinkMachine
-            | JobStage::CheckHealth
-            | JobStage::DisableNode
-            | JobStage::ForceReleaseAllocations
-            | JobStage::RetireGpuaasNode
-            | JobStage::CleanupSecrets => None,
+    /// What it has the node's agent do, in a job of that kind.
+    pub const fn task(self, kind: JobKind) -> Option<TaskKind> {
+        match (self, kind.ground()) {
+            // the system is gone by then, and its agent with it
+            (JobStage::RemoveGpuaasNodeRecord, Ground::Maas) => None,
+            _ => self.row().task,
         }
     }
 
-    /// Whether `resume` may begin here: what comes before it need not be done again.
-    pub const fn is_checkpoint(self) -> bool {
-        match self {
-            JobStage::WaitForAgentEnrollment
-            | JobStage::LinkMachine
-            | JobStage::DisableNode
-            | JobStage::DrainNode
-            | JobStage::CleanupStorage
-            | JobStage::RetireGpuaasNode
-            | JobStage::RemoveGpuaasNodeRecord
-            | JobStage::CleanupSecrets => true,
-            JobStage::CheckHealth
-            | JobStage::ForceReleaseAllocations
-            | JobStage::ScrubGpu
-            | JobStage::ValidateCleanNode => false,
+    /// Whether `resume` may begin here in a job of that kind: what comes before it need not be done again.
+    pub const fn is_checkpoint(self, kind: JobKind) -> bool {
+        match (self, kind.ground()) {
+            // on a MAAS what was deployed may be gone again: the stages before it look at that, and pass over what is so
+            (JobStage::WaitForAgentEnrollment, Ground::Maas) => false,
+            _ => self.row().checkpoint,
         }
     }
 
     /// Whether something of a tenant's is being removed or looked for: until it is proven gone the node counts as unclean.
     pub const fn cleans(self) -> bool {
-        match self {
-            JobStage::CleanupStorage | JobStage::ScrubGpu | JobStage::ValidateCleanNode => true,
-            JobStage::WaitForAgentEnrollment
-            | JobStage::LinkMachine
-            | JobStage::CheckHealth
-            | JobStage::DisableNode
-            | JobStage::ForceReleaseAllocations
-            | JobStage::DrainNode
-            | JobStage::RetireGpuaasNode
-            | JobStage::RemoveGpuaasNodeRecord
-            | JobStage::CleanupSecrets => false,
-        }
+        self.row().cleans
     }
 
     pub const fn undo(self) -> Option<Undo> {
-        match self {
-            JobStage::DisableNode => Some(Undo::LiftCordon),
-            JobStage::WaitForAgentEnrollment => Some(Undo::WithdrawBundle),
-            JobStage::LinkMachine
-            | JobStage::CheckHealth
-            | JobStage::ForceReleaseAllocations
-            | JobStage::DrainNode
-            | JobStage::CleanupStorage
-            | JobStage::ScrubGpu
-            | JobStage::ValidateCleanNode
-            | JobStage::RetireGpuaasNode
-            | JobStage::RemoveGpuaasNodeRecord
-            | JobStage::CleanupSecrets => None,
-        }
+        self.row().undo
     }
 
     pub const fn adoption(self, kind: JobKind) -> Adoption {
-        match self {
-            JobStage::DrainNode | JobStage::RemoveGpuaasNodeRecord => Adoption::ByWord,
-            // a machine that is scrapped may never answer again; one that stays must prove itself
-            JobStage::CleanupStorage | JobStage::ScrubGpu | JobStage::ValidateCleanNode => {
+        match self.row().word {
+            Word::Nobodys => Adoption::BySight,
+            Word::Anybodys => Adoption::ByWord,
+            Word::WhereTheNodeGoes(otherwise) => {
                 if kind.removes() {
                     Adoption::ByWord
                 } else {
-                    Adoption::Never
+                    otherwise
                 }
             }
-            JobStage::WaitForAgentEnrollment
-            | JobStage::LinkMachine
-            | JobStage::CheckHealth
-            | JobStage::DisableNode
-            | JobStage::ForceReleaseAllocations
-            | JobStage::RetireGpuaasNode
-            | JobStage::CleanupSecrets => Adoption::BySight,
-        }
-    }
-
-    /// The longest one attempt may take, and how often it is tried again.
-    const fn budget(self) -> (u64, u32) {
-        match self {
-            JobStage::WaitForAgentEnrollment => (24 * 3600, 0),
-            JobStage::LinkMachine => (600, 2),
-            JobStage::CheckHealth => (900, 2),
-            JobStage::DisableNode
-            | JobStage::ForceReleaseAllocations
-            | JobStage::RetireGpuaasNode
-            | JobStage::CleanupSecrets => (600, 2),
-            // what the task itself may take, and an hour for its agent to come
-            JobStage::DrainNode
-            | JobStage::CleanupStorage
-            | JobStage::ScrubGpu
-            | JobStage::ValidateCleanNode
-            | JobStage::RemoveGpuaasNodeRecord => match self.task() {
-                Some(task) => (task.timeout().as_secs() + AGENT_COMES_WITHIN.as_secs(), 2),
-                None => (600, 2),
-            },
         }
     }
 
     /// As the engine sees it. A job that fails stays where it is: what is to be taken back is an attempt of its own.
     pub fn decl(self) -> StageDecl {
-        let (seconds, max_retries) = self.budget();
-        let (unwind, destructive) = match self {
-            JobStage::CleanupStorage | JobStage::ScrubGpu => (Unwind::PointOfNoReturn("what was left is gone"), true),
-            JobStage::RemoveGpuaasNodeRecord => (Unwind::PointOfNoReturn("the agent and its identity are gone"), true),
-            JobStage::WaitForAgentEnrollment
-            | JobStage::LinkMachine
-            | JobStage::CheckHealth
-            | JobStage::DisableNode
-            | JobStage::ForceReleaseAllocations
-            | JobStage::DrainNode
-            | JobStage::ValidateCleanNode
-            | JobStage::RetireGpuaasNode
-            | JobStage::CleanupSecrets => (Unwind::RollForward, false),
-        };
+        let row = self.row();
+        let destructive = row.no_return.is_some();
         StageDecl {
-            name: self.as_str().to_owned(),
-            kind: self.as_str(),
-            timeout: Duration::from_secs(seconds),
-            max_retries,
-            unwind,
+            name: row.name.to_owned(),
+            kind: row.name,
+            timeout: Duration::from_secs(row.seconds),
+            max_retries: row.retries,
+            unwind: row.no_return.map_or(Unwind::RollForward, Unwind::PointOfNoReturn),
             destructive,
         }
     }
@@ -381,12 +546,12 @@ mod tests {
     fn every_kind_begins_at_a_checkpoint_and_names_a_stage_once() {
         for kind in JobKind::ALL {
             let stages = kind.stages();
-            assert!(stages[0].is_checkpoint(), "{kind}");
+            assert!(stages[0].is_checkpoint(kind), "{kind}");
             for (i, stage) in stages.iter().enumerate() {
                 assert!(!stages[..i].contains(stage), "{kind}: {stage} twice");
                 assert_eq!(JobStage::parse(stage.as_str()), Some(*stage));
             }
-            assert_eq!(JobKind::parse(kind.as_str(), kind.mode()), Some(kind));
+            assert_eq!(JobKind::parse(kind.as_str(), kind.mode(), kind.ground().as_str()), Some(kind));
         }
     }
 
@@ -397,5 +562,54 @@ mod tests {
                 assert_eq!(stage.adoption(kind), Adoption::Never, "{kind} {stage}");
             }
         }
+    }
+
+    #[test]
+    fn the_sixteen_stages_of_an_onboarding_and_the_thirteen_of_a_decommission_are_there_in_their_order() {
+        let names = |kind: JobKind| kind.stages().iter().map(|stage| stage.as_str()).collect::<Vec<_>>();
+        let documented = [
+            "load_site_config",
+            "resolve_power_credentials",
+            "create_or_find_in_maas",
+            "commission_node",
+            "wait_for_ready",
+            "configure_storage",
+            "apply_roce_phase2",
+            "ensure_pxe_interface_auto",
+            "render_cloud_init",
+            "deploy_via_maas",
+            "wait_for_deployed",
+            "classify_deploy_failure",
+            "recover_for_datasource_retry",
+            "ensure_hardware_sync_configured",
+            "wait_for_hardware_sync_healthy",
+            "wait_for_agent_enrollment",
+        ];
+        assert_eq!(names(JobKind::Onboarding(Ground::Maas))[..16], documented);
+        let documented = [
+            "disable_node",
+            "force_release_allocations",
+            "drain_node",
+            "cleanup_storage",
+            "scrub_gpu",
+            "validate_clean_node",
+            "load_site_config",
+            "release_maas_node",
+            "power_off_maas_node",
+            "retire_gpuaas_node",
+            "remove_gpuaas_node_record",
+            "cleanup_secrets",
+            "remove_maas_record",
+        ];
+        assert_eq!(names(JobKind::Decommission(Mode::FullDecommission(Ground::Maas))), documented);
+    }
+
+    #[test]
+    fn every_mode_is_found_by_its_name_and_ground() {
+        for mode in Mode::ALL {
+            let ground = JobKind::Decommission(mode).ground();
+            assert_eq!(Mode::of(mode.as_str(), ground), Some(mode));
+        }
+        assert_eq!(Mode::of("melt", Ground::Maas), None);
     }
 }

@@ -12,6 +12,7 @@
 //! ```
 
 use crate::id::{JobId, MachineId, NodeId};
+use crate::job_stage::Ground;
 use crate::lifecycle::{Deadline, Edge, Guard, NodeGuard, Owner, State};
 use crate::time::Timestamp;
 use std::fmt;
@@ -191,6 +192,27 @@ impl AgentMode {
     }
 }
 
+/// A machine of a site, by the only name that stays.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MaasRef {
+    pub site: String,
+    /// Empty: which one it is is still to be found out.
+    pub system_id: String,
+}
+
+impl MaasRef {
+    /// Its id there, once it is known.
+    pub fn found(&self) -> Option<&str> {
+        (!self.system_id.is_empty()).then_some(self.system_id.as_str())
+    }
+}
+
+impl fmt::Display for MaasRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.site, self.system_id)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub id: NodeId,
@@ -209,6 +231,8 @@ pub struct Node {
     pub cordoned_by: String,
     pub cordon_reason: String,
     pub machine_id: Option<MachineId>,
+    /// The machine of a MAAS that it runs on.
+    pub maas: Option<MaasRef>,
     /// The job that holds it.
     pub active_job: Option<JobId>,
     pub agent_mode: AgentMode,
@@ -220,6 +244,35 @@ pub struct Node {
 }
 
 impl Node {
+    /// One that has just come to be.
+    pub fn new(id: NodeId, name: &str, status: NodeStatus, reason: &str, by: &str, now: Timestamp) -> Self {
+        Self {
+            id,
+            name: name.to_owned(),
+            status,
+            version: 1,
+            status_reason: reason.to_owned(),
+            status_changed_at: now,
+            quarantined_by: String::new(),
+            unclean: String::new(),
+            cordoned_by: String::new(),
+            cordon_reason: String::new(),
+            machine_id: None,
+            maas: None,
+            active_job: None,
+            agent_mode: AgentMode::Keep,
+            agent_mode_by: String::new(),
+            task_fence: 0,
+            created_at: now,
+            created_by: by.to_owned(),
+        }
+    }
+
+    /// Where its system comes from.
+    pub fn ground(&self) -> Ground {
+        if self.maas.is_some() { Ground::Maas } else { Ground::Bundle }
+    }
+
     pub fn is_cordoned(&self) -> bool {
         !self.cordoned_by.is_empty()
     }

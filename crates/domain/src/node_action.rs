@@ -363,7 +363,7 @@ impl NodeFacts<'_> {
         }
         match self.node.status {
             // its job is lost: it is made anew
-            NodeStatus::Enrolling => Ok(NodeEffect::Begin(JobKind::Onboarding)),
+            NodeStatus::Enrolling => Ok(NodeEffect::Begin(JobKind::Onboarding(self.node.ground()))),
             NodeStatus::Draining => Ok(NodeEffect::Begin(JobKind::Drain)),
             NodeStatus::Removing => Ok(NodeEffect::Begin(JobKind::Removal)),
             NodeStatus::BootstrapIssued => {
@@ -440,8 +440,10 @@ impl NodeFacts<'_> {
 /// Whether its end is that the node is retired, or gone.
 const fn drains(kind: JobKind) -> bool {
     match kind {
-        JobKind::Drain | JobKind::Decommission(Mode::FullDecommission) => true,
-        JobKind::Onboarding | JobKind::Removal | JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup) => false,
+        JobKind::Drain | JobKind::Decommission(Mode::FullDecommission(_)) => true,
+        JobKind::Onboarding(_)
+        | JobKind::Removal
+        | JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup | Mode::Reimage) => false,
     }
 }
 

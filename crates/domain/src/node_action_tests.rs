@@ -9,23 +9,8 @@ const NOW: Timestamp = Timestamp::from_micros(1_000_000_000);
 
 fn node(status: NodeStatus) -> Node {
     Node {
-        id: NodeId::from_text("nod_1"),
-        name: "gpu-1".into(),
-        status,
-        version: 1,
-        status_reason: String::new(),
-        status_changed_at: NOW,
-        cordoned_by: String::new(),
-        cordon_reason: String::new(),
         machine_id: Some(crate::id::MachineId::from_text("m-1")),
-        active_job: None,
-        agent_mode: AgentMode::Keep,
-        agent_mode_by: String::new(),
-        quarantined_by: String::new(),
-        unclean: String::new(),
-        task_fence: 0,
-        created_at: NOW,
-        created_by: "ann".into(),
+        ..Node::new(NodeId::from_text("nod_1"), "gpu-1", status, "", "ann", NOW)
     }
 }
 
@@ -40,6 +25,7 @@ fn agent(state: IdentityState, beats: u32) -> AgentIdentity {
         session: 1,
         confirmed: true,
         enrolled_at: NOW,
+        token_id: String::new(),
         certificate_until: NOW,
         agent_version: String::new(),
         boot_id: String::new(),
@@ -70,6 +56,7 @@ fn job(kind: JobKind, status: JobStatus) -> Job {
         observed: String::new(),
         done: Vec::new(),
         parameters: String::new(),
+        learned: "{}".to_owned(),
         clean_record: String::new(),
         requested_by: "ann".into(),
         reason: String::new(),

@@ -12,7 +12,7 @@ use domain::{NodeId, Timestamp};
 
 macro_rules! agent_columns {
     () => {
-        "node_id, key_sha256, key_spki, state, state_reason, epoch, session, confirmed, enrolled_at, certificate_until, agent_version, boot_id, beats, last_beat, skew_ms, inventory, inventory_digest, health FROM agents"
+        "node_id, key_sha256, key_spki, state, state_reason, epoch, session, confirmed, enrolled_at, certificate_until, agent_version, boot_id, beats, last_beat, skew_ms, inventory, inventory_digest, health, token_id FROM agents"
     };
 }
 
@@ -20,13 +20,14 @@ crate::statements! {
     GET = concat!("SELECT ", agent_columns!(), " WHERE node_id = $1");
     BY_KEY = concat!("SELECT ", agent_columns!(), " WHERE key_sha256 = $1");
     AFTER = concat!("SELECT ", agent_columns!(), " WHERE node_id > $1 ORDER BY node_id LIMIT $2");
-    ENROL = "INSERT INTO agents(node_id, key_sha256, key_spki, state, state_reason, epoch, session, confirmed, enrolled_at, certificate_until, agent_version, boot_id, beats, skew_ms, inventory, inventory_digest, health) VALUES ($1, $2, $3, 'good', '', $4, $5, 0, $6, $7, $8, $9, 0, 0, '', '', '') ON CONFLICT (node_id) DO UPDATE SET key_sha256 = excluded.key_sha256, key_spki = excluded.key_spki, state = 'good', state_reason = '', epoch = excluded.epoch, session = excluded.session, confirmed = 0, enrolled_at = excluded.enrolled_at, certificate_until = excluded.certificate_until, agent_version = excluded.agent_version, boot_id = excluded.boot_id, beats = 0, last_beat = NULL, health = ''";
+    ENROL = "INSERT INTO agents(node_id, key_sha256, key_spki, state, state_reason, epoch, session, confirmed, enrolled_at, certificate_until, agent_version, boot_id, beats, skew_ms, inventory, inventory_digest, health, token_id) VALUES ($1, $2, $3, 'good', '', $4, $5, 0, $6, $7, $8, $9, 0, 0, '', '', '', $10) ON CONFLICT (node_id) DO UPDATE SET key_sha256 = excluded.key_sha256, key_spki = excluded.key_spki, state = 'good', state_reason = '', epoch = excluded.epoch, session = excluded.session, confirmed = 0, enrolled_at = excluded.enrolled_at, certificate_until = excluded.certificate_until, agent_version = excluded.agent_version, boot_id = excluded.boot_id, beats = 0, last_beat = NULL, health = '', token_id = excluded.token_id";
     SET_STATE = "UPDATE agents SET state = $2, state_reason = $3 WHERE node_id = $1";
     SET_SESSION = "UPDATE agents SET epoch = $2, session = $3, confirmed = 0, state = 'good', state_reason = '', agent_version = $4, boot_id = $5, skew_ms = $6 WHERE node_id = $1";
     CONFIRM = "UPDATE agents SET confirmed = 1 WHERE node_id = $1 AND session = $2";
     CERTIFIED = "UPDATE agents SET certificate_until = $2 WHERE node_id = $1";
-    SET_INVENTORY = "UPDATE agents SET inventory = $2, inventory_digest = $3 WHERE node_id = $1";
-    SET_HEALTH = "UPDATE agents SET health = $2 WHERE node_id = $1";
+    CAME_WITH = "UPDATE agents SET token_id = $2 WHERE node_id = $1";
+    SET_INVENTORY = "UPDATE agents SET inventory = $2, inventory_digest = $3 WHERE node_id = $1 AND session = $4";
+    SET_HEALTH = "UPDATE agents SET health = $2 WHERE node_id = $1 AND session = $3";
     LOST = "SELECT n.node_id FROM nodes n LEFT JOIN agents a ON a.node_id = n.node_id WHERE n.status = 'active' AND n.node_id > $1 AND COALESCE(a.last_beat, 0) <= $2 AND n.status_changed_at <= $2 ORDER BY n.node_id LIMIT $3";
     BACK = "SELECT n.node_id FROM nodes n JOIN agents a ON a.node_id = n.node_id WHERE n.status = 'offline' AND n.node_id > $1 AND a.last_beat > $2 AND a.last_beat > n.status_changed_at AND a.beats >= $3 ORDER BY n.node_id LIMIT $4";
     QUARANTINED = "SELECT n.node_id FROM nodes n JOIN agents a ON a.node_id = n.node_id WHERE n.status = 'quarantined' AND n.node_id > $1 AND a.last_beat > $2 AND a.last_beat > n.status_changed_at AND a.beats >= $3 ORDER BY n.node_id LIMIT $4";
@@ -124,6 +125,7 @@ fn read(row: &Row, _: Timestamp) -> Result<AgentIdentity, DbError> {
         inventory: row.string(15)?,
         inventory_digest: row.string(16)?,
         health: row.string(17)?,
+        token_id: row.string(18)?,
     })
 }
 
@@ -166,6 +168,7 @@ pub fn enrol(tx: &mut Tx<'_>, agent: &AgentIdentity) -> TxResult<()> {
             agent.certificate_until,
             &agent.agent_version,
             &agent.boot_id,
+            &agent.token_id,
         ],
     )?;
     tx.signal(Signal::NodeChanged(agent.node_id.clone()));
@@ -201,13 +204,21 @@ pub fn certified(tx: &mut Tx<'_>, node: &NodeId, until: Timestamp) -> TxResult<(
     Ok(())
 }
 
-pub fn set_inventory(tx: &mut Tx<'_>, node: &NodeId, inventory: &str, digest: &str) -> TxResult<()> {
-    tx.exec(SET_INVENTORY, params![node.as_str(), inventory, digest])?;
+/// The same key has come with this token, too.
+pub fn came_with(tx: &mut Tx<'_>, node: &NodeId, token: &str) -> TxResult<()> {
+    tx.exec(CAME_WITH, params![node.as_str(), token])?;
     Ok(())
 }
 
-pub fn set_health(tx: &mut Tx<'_>, node: &NodeId, health: &str) -> TxResult<()> {
-    tx.exec(SET_HEALTH, params![node.as_str(), health])?;
+/// Told by this session; of an agent that has come anew since, what the older one says late is nothing.
+pub fn set_inventory(tx: &mut Tx<'_>, node: &NodeId, session: u64, inventory: &str, digest: &str) -> TxResult<()> {
+    tx.exec(SET_INVENTORY, params![node.as_str(), inventory, digest, session])?;
+    Ok(())
+}
+
+/// The same of its probes.
+pub fn set_health(tx: &mut Tx<'_>, node: &NodeId, session: u64, health: &str) -> TxResult<()> {
+    tx.exec(SET_HEALTH, params![node.as_str(), health, session])?;
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 pub const FILTER: Schema = Schema {
     fields: &[
         Field::text("name"),
-        Field::one_of("kind", &["bmc", "ssh", "kubeconfig", "ca", "user-data"]),
+        Field::one_of("kind", &["bmc", "ssh", "kubeconfig", "ca", "user-data", "maas"]),
         Field::text("key_id"),
         Field::text("created_by"),
         Field::text("updated_by"),

@@ -38,6 +38,7 @@ crate::statements! {
     OF_SUBJECT = concat!("SELECT ", finding_columns!(), " WHERE subject = $1 AND kind = $2");
     UNRESOLVED = concat!("SELECT ", finding_columns!(), " WHERE subject = $1 AND state <> 'resolved' ORDER BY finding_id");
     LIST = concat!("SELECT ", finding_columns!(), " WHERE finding_id > $1");
+    OPEN_OF_KIND = concat!("SELECT ", finding_columns!(), " WHERE kind = $1 AND state <> 'resolved' AND finding_id > $2 ORDER BY finding_id LIMIT $3");
     INSERT = "INSERT INTO findings(finding_id, kind, subject, state, version, message, first_seen, last_seen, handled_by, comment) VALUES ($1, $2, $3, 'open', 1, $4, $5, $5, '', '')";
     UPDATE = "UPDATE findings SET state = $3, version = version + 1, message = $4, first_seen = $5, last_seen = $6, handled_by = $7, comment = $8 WHERE finding_id = $1 AND version = $2";
     SEEN = "UPDATE findings SET last_seen = $2, message = $3 WHERE finding_id = $1";
@@ -78,7 +79,14 @@ pub fn get_for_update(tx: &mut Tx<'_>, id: &FindingId) -> TxResult<Option<Findin
     tx.locked(LOCK, &by_id(id))
 }
 
-fn of(tx: &mut Tx<'_>, subject: &str, kind: FindingKind) -> TxResult<Option<Finding>> {
+/// Of one kind, those that are not resolved, in order of their ids, after `after`.
+pub fn open_of_kind(tx: &mut Tx<'_>, kind: FindingKind, after: &str, limit: usize) -> TxResult<Vec<Finding>> {
+    let (now, rows) = (tx.now(), tx.rows(OPEN_OF_KIND, params![kind.as_str(), after, limit])?);
+    Ok(rows.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
+}
+
+/// The one of this subject and kind, resolved or not.
+pub fn of(tx: &mut Tx<'_>, subject: &str, kind: FindingKind) -> TxResult<Option<Finding>> {
     tx.point(&Point { sql: OF_SUBJECT, params: vec![Val::from(subject), Val::from(kind.as_str())], read })
 }
 

@@ -49,18 +49,19 @@ pub const FILTER: Schema = Schema {
 
 macro_rules! job_columns {
     () => {
-        "job_id, kind, mode, node_id, status, version, stage, attempt, execution_id, purpose, first_stage, afterwards, failure_class, failure_code, failure_message, observed, done, parameters, clean_record, requested_by, reason, created_at, updated_at, finished_at, tasks_since FROM jobs"
+        "job_id, kind, mode, node_id, status, version, stage, attempt, execution_id, purpose, first_stage, afterwards, failure_class, failure_code, failure_message, observed, done, parameters, clean_record, requested_by, reason, created_at, updated_at, finished_at, tasks_since, ground, learned FROM jobs"
     };
 }
 
 crate::statements! {
     GET = concat!("SELECT ", job_columns!(), " WHERE job_id = $1");
     OPEN_OF_NODE = concat!("SELECT ", job_columns!(), " WHERE node_id = $1 AND status NOT IN ('completed', 'cancelled', 'reconciled')");
+    LEARNED_OF_NODE = "SELECT learned FROM jobs WHERE node_id = $1 AND ground <> 'bundle' ORDER BY job_id DESC LIMIT 8";
     LAST_OF_NODE = concat!("SELECT ", job_columns!(), " WHERE node_id = $1 ORDER BY job_id DESC LIMIT 1");
     LIST = concat!("SELECT ", job_columns!(), " WHERE job_id < $1");
     LEFT = "SELECT j.job_id FROM jobs j JOIN executions e ON e.execution_id = j.execution_id WHERE j.job_id > $1 AND j.status IN ('pending', 'running', 'compensating') AND e.status IN ('done', 'failed', 'canceled', 'terminated') ORDER BY j.job_id LIMIT $2";
-    INSERT = "INSERT INTO jobs(job_id, kind, mode, node_id, status, version, stage, attempt, execution_id, purpose, first_stage, afterwards, failure_class, failure_code, failure_message, observed, done, parameters, clean_record, requested_by, reason, created_at, updated_at, tasks_since) VALUES ($1, $2, $3, $4, 'pending', 1, '', 1, $5, 'forward', 0, '', '', '', '', $6, '[]', $7, '', $8, $9, $10, $10, 1)";
-    UPDATE = "UPDATE jobs SET version = version + 1, status = $3, stage = $4, attempt = $5, execution_id = $6, purpose = $7, first_stage = $8, afterwards = $9, failure_class = $10, failure_code = $11, failure_message = $12, observed = $13, done = $14, clean_record = $15, updated_at = $16, finished_at = $17, parameters = $18, tasks_since = $19 WHERE job_id = $1 AND version = $2";
+    INSERT = "INSERT INTO jobs(job_id, kind, mode, node_id, status, version, stage, attempt, execution_id, purpose, first_stage, afterwards, failure_class, failure_code, failure_message, observed, done, parameters, clean_record, requested_by, reason, created_at, updated_at, tasks_since, ground, learned) VALUES ($1, $2, $3, $4, 'pending', 1, '', 1, $5, 'forward', 0, '', '', '', '', $6, '[]', $7, '', $8, $9, $10, $10, 1, $11, $12)";
+    UPDATE = "UPDATE jobs SET version = version + 1, status = $3, stage = $4, attempt = $5, execution_id = $6, purpose = $7, first_stage = $8, afterwards = $9, failure_class = $10, failure_code = $11, failure_message = $12, observed = $13, done = $14, clean_record = $15, updated_at = $16, finished_at = $17, parameters = $18, tasks_since = $19, ground = $20, learned = $21 WHERE job_id = $1 AND version = $2";
 }
 
 macro_rules! lock {
@@ -112,7 +113,7 @@ fn done_from_json(text: &str) -> Result<Vec<StageDone>, DbError> {
 }
 
 fn read(row: &Row, _: Timestamp) -> Result<Job, DbError> {
-    let (kind, mode, stage) = (row.text(1)?, row.text(2)?, row.text(6)?);
+    let (kind, mode, ground, stage) = (row.text(1)?, row.text(2)?, row.text(25)?, row.text(6)?);
     let (purpose, afterwards, class) = (row.text(9)?, row.text(11)?, row.text(12)?);
     let failure = if class.is_empty() {
         None
@@ -122,7 +123,8 @@ fn read(row: &Row, _: Timestamp) -> Result<Job, DbError> {
     };
     Ok(Job {
         id: JobId::from_text(row.string(0)?),
-        kind: JobKind::parse(kind, mode).ok_or_else(|| codec::unknown("kind of job", &format!("{kind} {mode}")))?,
+        kind: JobKind::parse(kind, mode, ground)
+            .ok_or_else(|| codec::unknown("kind of job", &format!("{kind} {mode} {ground}")))?,
         node_id: NodeId::from_text(row.string(3)?),
         status: codec::state(row.text(4)?)?,
         version: row.uint(5)?,
@@ -146,6 +148,7 @@ fn read(row: &Row, _: Timestamp) -> Result<Job, DbError> {
         updated_at: row.time(22)?,
         finished_at: row.maybe(23, Row::time)?,
         tasks_since: u32::try_from(row.uint(24)?).unwrap_or(u32::MAX),
+        learned: row.string(26)?,
     })
 }
 
@@ -156,6 +159,12 @@ pub fn by_id(id: &JobId) -> Point<Job> {
 /// The one that has not ended.
 pub fn open_of_node(node: &NodeId) -> Point<Job> {
     Point { sql: OPEN_OF_NODE, params: vec![Val::from(node.as_str())], read }
+}
+
+/// What the last few jobs of a node that somebody deploys have learned, the newest first.
+pub fn learned_of_node(tx: &mut Tx<'_>, node: &NodeId) -> TxResult<Vec<String>> {
+    let read = |row: &Row| row.string(0);
+    Ok(tx.rows(LEARNED_OF_NODE, params![node.as_str()])?.iter().map(read).collect::<Result<_, _>>()?)
 }
 
 /// The newest, ended or not.
@@ -215,6 +224,8 @@ pub fn insert(tx: &mut Tx<'_>, job: &Job, cause: &Cause) -> TxResult<Job> {
                 &job.requested_by,
                 &job.reason,
                 now,
+                job.kind.ground().as_str(),
+                &job.learned,
             ],
         )?)
     })?;
@@ -252,6 +263,8 @@ fn write(tx: &mut Tx<'_>, job: &Job) -> Result<u64, DbError> {
             job.finished_at,
             &job.parameters,
             job.tasks_since,
+            job.kind.ground().as_str(),
+            &job.learned,
         ],
     )
 }

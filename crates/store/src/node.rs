@@ -13,7 +13,7 @@ use domain::filter::{Field, Filter, Schema};
 use domain::layers::Layers;
 use domain::lifecycle::Guard;
 use domain::link::HardwareFacts;
-use domain::node::{AgentMode, Node, NodeStatus, View};
+use domain::node::{AgentMode, MaasRef, Node, NodeStatus, View};
 use domain::{Error, JobId, MachineId, NodeId, Timestamp};
 
 /// What nodes can be filtered by.
@@ -36,6 +36,8 @@ pub const FILTER: Schema = Schema {
             ],
         ),
         Field::text("machine_id"),
+        Field::text("maas_site"),
+        Field::text("maas_system_id"),
         Field::text("active_job_id"),
         Field::text("cordoned_by"),
         Field::one_of("agent_mode", &["keep", "rebootstrap", "repair"]),
@@ -47,7 +49,13 @@ pub const FILTER: Schema = Schema {
 
 macro_rules! node_columns {
     () => {
-        "node_id, name, status, version, status_reason, status_changed_at, cordoned_by, cordon_reason, machine_id, active_job_id, agent_mode, agent_mode_by, task_fence, created_at, created_by, quarantined_by, unclean FROM nodes"
+        "node_id, name, status, version, status_reason, status_changed_at, cordoned_by, cordon_reason, machine_id, active_job_id, agent_mode, agent_mode_by, task_fence, created_at, created_by, quarantined_by, unclean, maas_site, maas_system_id FROM nodes"
+    };
+}
+
+macro_rules! linked_columns {
+    () => {
+        "n.node_id, n.status, n.status_changed_at, m.machine_id, m.phase, m.phase_set_at, b.state, b.state_changed_at, CAST(CASE WHEN f.finding_id IS NULL THEN 0 ELSE 1 END AS BIGINT) FROM nodes n JOIN machines m ON m.machine_id = n.machine_id LEFT JOIN boot_nodes b ON b.machine_id = m.machine_id AND b.state <> 'retired' LEFT JOIN findings f ON f.subject = n.node_id AND f.kind = 'LAYERS_DISAGREE' AND f.state <> 'resolved' WHERE n.status <> 'deleted'"
     };
 }
 
@@ -55,13 +63,18 @@ crate::statements! {
     GET = concat!("SELECT ", node_columns!(), " WHERE node_id = $1");
     BY_NAME = concat!("SELECT ", node_columns!(), " WHERE name = $1 AND status <> 'deleted'");
     BY_MACHINE = concat!("SELECT ", node_columns!(), " WHERE machine_id = $1 AND status <> 'deleted'");
+    BY_MAAS = concat!("SELECT ", node_columns!(), " WHERE maas_site = $1 AND maas_system_id = $2 AND status <> 'deleted'");
+    BY_CLAIM = concat!("SELECT ", node_columns!(), " WHERE node_id = (SELECT node_id FROM node_claims WHERE site = $1 AND kind = $2 AND value = $3) AND status <> 'deleted'");
+    CLAIM = "INSERT INTO node_claims(site, kind, value, node_id) VALUES ($1, $2, $3, $4) ON CONFLICT (site, kind, value) DO UPDATE SET node_id = excluded.node_id";
+    OF_SITE = concat!("SELECT ", node_columns!(), " WHERE maas_site = $1 AND maas_system_id > $2 AND status <> 'deleted' ORDER BY maas_system_id LIMIT $3");
     LIST = concat!("SELECT ", node_columns!(), " WHERE node_id > $1");
     ORPHANS = "SELECT n.node_id FROM nodes n WHERE n.node_id > $1 AND n.status IN ('enrolling', 'draining', 'removing') AND NOT EXISTS (SELECT 1 FROM jobs j WHERE j.node_id = n.node_id AND j.status NOT IN ('completed', 'cancelled', 'reconciled')) ORDER BY n.node_id LIMIT $2";
-    INSERT = "INSERT INTO nodes(node_id, name, status, version, status_reason, status_changed_at, cordoned_by, cordon_reason, machine_id, active_job_id, agent_mode, agent_mode_by, task_fence, created_at, created_by, quarantined_by, unclean) VALUES ($1, $2, $3, 1, $4, $5, '', '', $6, NULL, 'keep', '', 0, $5, $7, '', '')";
-    UPDATE = "UPDATE nodes SET version = version + 1, name = $3, status = $4, status_reason = $5, status_changed_at = $6, cordoned_by = $7, cordon_reason = $8, machine_id = $9, active_job_id = $10, agent_mode = $11, agent_mode_by = $12, quarantined_by = $13, unclean = $14 WHERE node_id = $1 AND version = $2";
+    INSERT = "INSERT INTO nodes(node_id, name, status, version, status_reason, status_changed_at, cordoned_by, cordon_reason, machine_id, active_job_id, agent_mode, agent_mode_by, task_fence, created_at, created_by, quarantined_by, unclean, maas_site, maas_system_id) VALUES ($1, $2, $3, 1, $4, $5, '', '', $6, NULL, 'keep', '', 0, $5, $7, '', '', $8, $9)";
+    UPDATE = "UPDATE nodes SET version = version + 1, name = $3, status = $4, status_reason = $5, status_changed_at = $6, cordoned_by = $7, cordon_reason = $8, machine_id = $9, active_job_id = $10, agent_mode = $11, agent_mode_by = $12, quarantined_by = $13, unclean = $14, maas_site = $15, maas_system_id = $16 WHERE node_id = $1 AND version = $2";
     HOLDERS = "SELECT DISTINCT machine_id FROM machine_identifiers WHERE (kind = 'serial_number' AND lower(value) = $1) OR (kind = 'system_uuid' AND value IN ($2, $3)) ORDER BY machine_id LIMIT 5";
     MAC_HOLDER = "SELECT machine_id FROM machine_identifiers WHERE kind = 'mac' AND value = $1";
-    LINKED = "SELECT n.node_id, n.status, n.status_changed_at, m.machine_id, m.phase, m.phase_set_at, b.state, b.state_changed_at, CAST(CASE WHEN f.finding_id IS NULL THEN 0 ELSE 1 END AS BIGINT) FROM nodes n JOIN machines m ON m.machine_id = n.machine_id LEFT JOIN boot_nodes b ON b.machine_id = m.machine_id AND b.state <> 'retired' LEFT JOIN findings f ON f.subject = n.node_id AND f.kind = 'LAYERS_DISAGREE' AND f.state <> 'resolved' WHERE n.node_id > $1 AND n.status <> 'deleted' ORDER BY n.node_id LIMIT $2";
+    LINKED = concat!("SELECT ", linked_columns!(), " AND n.node_id > $1 ORDER BY n.node_id LIMIT $2");
+    LINKED_OF = concat!("SELECT ", linked_columns!(), " AND n.node_id = $1");
     RAISE_FENCE = "UPDATE nodes SET task_fence = task_fence + 1 WHERE node_id = $1 RETURNING task_fence";
 }
 
@@ -95,6 +108,10 @@ fn read(row: &Row, _: Timestamp) -> Result<Node, DbError> {
         created_by: row.string(14)?,
         quarantined_by: row.string(15)?,
         unclean: row.string(16)?,
+        maas: match (row.maybe(17, Row::string)?, row.maybe(18, Row::string)?) {
+            (Some(site), system_id) => Some(MaasRef { site, system_id: system_id.unwrap_or_default() }),
+            (None, _) => None,
+        },
     })
 }
 
@@ -112,6 +129,29 @@ pub fn by_machine(machine: &MachineId) -> Point<Node> {
     Point { sql: BY_MACHINE, params: vec![Val::from(machine.as_str())], read }
 }
 
+/// The one that is not deleted.
+pub fn by_maas(machine: &MaasRef) -> Point<Node> {
+    let params = vec![Val::from(machine.site.as_str()), Val::from(machine.system_id.as_str())];
+    Point { sql: BY_MAAS, params, read }
+}
+
+/// The one that is not deleted and has claimed the machine of this name.
+pub fn by_claim(site: &str, kind: &str, value: &str) -> Point<Node> {
+    Point { sql: BY_CLAIM, params: vec![Val::from(site), Val::from(kind), Val::from(value)], read }
+}
+
+/// The site's row is locked by the caller, who has seen that nobody holds it.
+pub fn claim(tx: &mut Tx<'_>, site: &str, kind: &str, value: &str, node: &NodeId) -> TxResult<()> {
+    tx.exec(CLAIM, params![site, kind, value, node.as_str()])?;
+    Ok(())
+}
+
+/// Those that run on machines of a site, in order of these, after `after`.
+pub fn of_site(tx: &mut Tx<'_>, site: &str, after: &str, limit: usize) -> TxResult<Vec<Node>> {
+    let now = tx.now();
+    Ok(tx.rows(OF_SITE, params![site, after, limit])?.iter().map(|row| read(row, now)).collect::<Result<_, _>>()?)
+}
+
 /// For an operation that will write it.
 pub fn get_for_update(tx: &mut Tx<'_>, id: &NodeId) -> TxResult<Option<Node>> {
     tx.locked(LOCK, &by_id(id))
@@ -126,6 +166,8 @@ pub fn list(tx: &mut Tx<'_>, filter: &Filter, view: Option<View>, after: &str, l
         "name" => "name",
         "status" => "status",
         "machine_id" => "COALESCE(machine_id, '')",
+        "maas_site" => "COALESCE(maas_site, '')",
+        "maas_system_id" => "COALESCE(maas_system_id, '')",
         "active_job_id" => "COALESCE(active_job_id, '')",
         "cordoned_by" => "cordoned_by",
         "agent_mode" => "agent_mode",
@@ -168,6 +210,8 @@ pub fn insert(tx: &mut Tx<'_>, node: &Node, cause: &Cause) -> TxResult<Node> {
                 now,
                 node.machine_id.as_ref().map(MachineId::as_str),
                 &node.created_by,
+                node.maas.as_ref().map(|maas| maas.site.as_str()),
+                node.maas.as_ref().and_then(MaasRef::found),
             ],
         )?)
     })?;
@@ -193,6 +237,8 @@ fn write(tx: &mut Tx<'_>, node: &Node) -> Result<u64, DbError> {
             &node.agent_mode_by,
             &node.quarantined_by,
             &node.unclean,
+            node.maas.as_ref().map(|maas| maas.site.as_str()),
+            node.maas.as_ref().and_then(MaasRef::found),
         ],
     )
 }
@@ -242,24 +288,31 @@ pub struct Linked {
     pub found: bool,
 }
 
+fn read_linked(row: &Row, _: Timestamp) -> Result<Linked, DbError> {
+    let boot = row.maybe(6, Row::string)?;
+    let moved = row.time(2)?.max(row.time(5)?);
+    Ok(Linked {
+        node_id: NodeId::from_text(row.string(0)?),
+        machine_id: MachineId::from_text(row.string(3)?),
+        layers: Layers {
+            node: Some(codec::state(row.text(1)?)?),
+            boot_node: boot.as_deref().map(codec::state).transpose()?,
+            phase: Some(codec::state(row.text(4)?)?),
+        },
+        moved_at: row.maybe(7, Row::time)?.map_or(moved, |boot| moved.max(boot)),
+        found: row.uint(8)? == 1,
+    })
+}
+
 /// Nodes that are linked to machines, in order of their ids, after `after`.
 pub fn linked(tx: &mut Tx<'_>, after: &str, limit: usize) -> TxResult<Vec<Linked>> {
-    let read = |row: &Row| -> Result<Linked, DbError> {
-        let boot = row.maybe(6, Row::string)?;
-        let moved = row.time(2)?.max(row.time(5)?);
-        Ok(Linked {
-            node_id: NodeId::from_text(row.string(0)?),
-            machine_id: MachineId::from_text(row.string(3)?),
-            layers: Layers {
-                node: Some(codec::state(row.text(1)?)?),
-                boot_node: boot.as_deref().map(codec::state).transpose()?,
-                phase: Some(codec::state(row.text(4)?)?),
-            },
-            moved_at: row.maybe(7, Row::time)?.map_or(moved, |boot| moved.max(boot)),
-            found: row.uint(8)? == 1,
-        })
-    };
-    Ok(tx.rows(LINKED, params![after, limit])?.iter().map(read).collect::<Result<_, _>>()?)
+    let now = tx.now();
+    Ok(tx.rows(LINKED, params![after, limit])?.iter().map(|row| read_linked(row, now)).collect::<Result<_, _>>()?)
+}
+
+/// One of them.
+pub fn linked_of(id: &NodeId) -> Point<Linked> {
+    Point { sql: LINKED_OF, params: vec![Val::from(id.as_str())], read: read_linked }
 }
 
 /// The machines that hold one of these identifiers: at most a handful.

@@ -7,8 +7,8 @@ use crate::servers::Newest;
 use crate::store::{Options, connect};
 use crate::{
     agent, audit, boot_node, boot_workflow, census, credential, execution, finding, hold, idempotency, image,
-    install_order, job, log, machine, newest, node, observation, pin, plan, postgres, run, schema, session, step_log,
-    sweep, switch, task, task_output, token,
+    install_order, job, log, maas_machine, machine, newest, node, observation, pin, plan, postgres, run, schema,
+    session, site, site_sight, step_log, sweep, switch, task, task_output, token,
 };
 use domain::Timestamp;
 
@@ -29,6 +29,7 @@ const STATEMENTS: Named<Named<&'static str>> = &[
     ("install_order", install_order::STATEMENTS),
     ("job", job::STATEMENTS),
     ("log", log::STATEMENTS),
+    ("maas_machine", maas_machine::STATEMENTS),
     ("machine", machine::STATEMENTS),
     ("newest", newest::STATEMENTS),
     ("node", node::STATEMENTS),
@@ -38,6 +39,8 @@ const STATEMENTS: Named<Named<&'static str>> = &[
     ("run", run::STATEMENTS),
     ("schema", &[("VERSION", schema::VERSION)]),
     ("session", session::STATEMENTS),
+    ("site", site::STATEMENTS),
+    ("site_sight", site_sight::STATEMENTS),
     ("step_log", step_log::STATEMENTS),
     ("sweep", sweep::STATEMENTS),
     ("switch", switch::STATEMENTS),
@@ -54,10 +57,13 @@ const PAIRS: Named<Named<Pair>> = &[
     ("finding", finding::PAIRS),
     ("image", image::PAIRS),
     ("job", job::PAIRS),
+    ("maas_machine", maas_machine::PAIRS),
     ("machine", machine::PAIRS),
     ("node", node::PAIRS),
     ("pin", pin::PAIRS),
     ("session", session::PAIRS),
+    ("site", site::PAIRS),
+    ("site_sight", site_sight::PAIRS),
     ("task", task::PAIRS),
     ("token", token::PAIRS),
 ];

@@ -227,6 +227,37 @@ const MIGRATIONS: &[&[&str]] = &[&[
     "CREATE TABLE task_output(
         task_id {key} NOT NULL REFERENCES tasks(task_id), start_at BIGINT NOT NULL, at BIGINT NOT NULL, stream TEXT NOT NULL,
         data {bytes} NOT NULL, PRIMARY KEY (task_id, start_at))",
+], &[
+    "CREATE TABLE sites(
+        name {key} PRIMARY KEY, state {key} NOT NULL, version BIGINT NOT NULL, url {key} NOT NULL, ca_pem TEXT NOT NULL,
+        credentials_ref {key} NOT NULL, policy TEXT NOT NULL, profiles TEXT NOT NULL, created_at BIGINT NOT NULL,
+        updated_at BIGINT NOT NULL)",
+    "CREATE INDEX sites_by_credentials ON sites(credentials_ref)",
+    // what a MAAS has said of its machines: written by the observer alone, and only when it says something new
+    "CREATE TABLE maas_machines(
+        site {key} NOT NULL REFERENCES sites(name), system_id {key} NOT NULL, status BIGINT NOT NULL, status_name {key} NOT NULL,
+        class {key} NOT NULL, power_state {key} NOT NULL, hostname {key} NOT NULL, owner {key} NOT NULL, hardware_uuid {key} NOT NULL,
+        serial {key} NOT NULL, pool {key} NOT NULL, zone {key} NOT NULL, osystem {key} NOT NULL, series {key} NOT NULL,
+        body TEXT NOT NULL, settled TEXT NOT NULL, first_seen_at BIGINT NOT NULL, status_since BIGINT NOT NULL,
+        changed_at BIGINT NOT NULL, absent_since BIGINT, PRIMARY KEY (site, system_id))",
+    // two machines that share one are a finding, so nothing here is unique
+    "CREATE TABLE maas_identifiers(
+        kind {key} NOT NULL, value {key} NOT NULL, site {key} NOT NULL, system_id {key} NOT NULL,
+        PRIMARY KEY (kind, value, site, system_id), FOREIGN KEY (site, system_id) REFERENCES maas_machines(site, system_id))",
+    "CREATE INDEX maas_identifiers_by_machine ON maas_identifiers(site, system_id)",
+    "CREATE TABLE site_sights(
+        site {key} PRIMARY KEY REFERENCES sites(name), round BIGINT NOT NULL, observer TEXT NOT NULL, last_poll_at BIGINT,
+        last_list_at BIGINT, event_mark BIGINT, unreachable_since BIGINT, unreachable_why TEXT NOT NULL)",
+    "ALTER TABLE nodes ADD COLUMN maas_site {key}",
+    "ALTER TABLE nodes ADD COLUMN maas_system_id {key}",
+    "CREATE UNIQUE INDEX nodes_by_maas ON nodes(maas_site, maas_system_id) WHERE maas_system_id IS NOT NULL AND status <> 'deleted'",
+    "ALTER TABLE jobs ADD COLUMN ground TEXT NOT NULL DEFAULT 'bundle'",
+    "ALTER TABLE jobs ADD COLUMN learned TEXT NOT NULL DEFAULT '{}'",
+    "ALTER TABLE agents ADD COLUMN token_id TEXT NOT NULL DEFAULT ''",
+    // whoever onboards a machine has what names it: nobody else makes a node of it meanwhile
+    "CREATE TABLE node_claims(
+        site {key} NOT NULL REFERENCES sites(name), kind {key} NOT NULL, value {key} NOT NULL,
+        node_id {key} NOT NULL REFERENCES nodes(node_id), PRIMARY KEY (site, kind, value))",
 ]];
 
 /// `{key}`: text compared byte by byte, so that keyset paging has one order on both databases.
@@ -331,6 +362,29 @@ mod tests {
         let token = tx.point(&crate::token::by_hash("h")).expect("reads").expect("is there");
         assert_eq!((token.role, token.customer_id.as_str()), (domain::token::Role::Admin, ""));
         assert_eq!(token.valid(now), Ok(()), "who could administer still can");
+    }
+
+    #[test]
+    fn nodes_jobs_and_agents_from_before_there_were_sites_stand_on_their_bundles() {
+        let mut db = Sqlite::in_memory().expect("opens");
+        let now = Timestamp::from_micros(1);
+        migrate_with(&mut db, now, &MIGRATIONS[..6]).expect("as the version before left it");
+        for insert in [
+            "INSERT INTO nodes(node_id, name, status, version, status_reason, status_changed_at, cordoned_by, cordon_reason, agent_mode, agent_mode_by, task_fence, created_at, created_by, quarantined_by, unclean) VALUES ('nod_1', 'gpu-1', 'active', 3, '', 1, '', '', 'keep', '', 0, 1, 'alice', '', '')",
+            "INSERT INTO agents(node_id, key_sha256, key_spki, state, state_reason, epoch, session, confirmed, enrolled_at, certificate_until, agent_version, boot_id, beats, skew_ms, inventory, inventory_digest, health) VALUES ('nod_1', 'k', x'00', 'good', '', 1, 1, 1, 1, 1, '', '', 0, 0, '', '', '')",
+            "INSERT INTO jobs(job_id, kind, mode, node_id, status, version, stage, attempt, execution_id, purpose, first_stage, afterwards, failure_class, failure_code, failure_message, observed, done, parameters, clean_record, requested_by, reason, created_at, updated_at, tasks_since) VALUES ('job_1', 'onboarding', '', 'nod_1', 'completed', 5, '', 1, 'exe_1', 'forward', 0, '', '', '', '', '', '[]', '{}', '', 'alice', '', 1, 1, 1)",
+        ] {
+            db.exec(insert, &[]).expect("inserts");
+        }
+        migrate(&mut db, now).expect("the next version migrates");
+        let id = domain::NodeId::from_text("nod_1");
+        let mut tx = crate::tx::Tx::new(&mut db, now);
+        let node = tx.point(&crate::node::by_id(&id)).expect("reads").expect("is there");
+        assert_eq!((node.version, node.maas), (3, None));
+        let job = tx.point(&crate::job::last_of_node(&id)).expect("reads").expect("is there");
+        assert_eq!((job.kind.ground().as_str(), job.learned.as_str()), ("bundle", "{}"));
+        let agent = tx.point(&crate::agent::by_node(&id)).expect("reads").expect("is there");
+        assert_eq!((agent.key_sha256.as_str(), agent.token_id.as_str()), ("k", ""));
     }
 
     #[test]

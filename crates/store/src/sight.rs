@@ -74,6 +74,7 @@ pub fn tell_zeros() {
     edges::<domain::boot_node::BootState>();
     edges::<domain::install_order::OrderState>();
     edges::<domain::image::ImageState>();
+    edges::<domain::site::SiteState>();
     edges::<domain::finding::FindingState>();
     edges::<domain::node::NodeStatus>();
     edges::<domain::job::JobStatus>();

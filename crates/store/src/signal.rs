@@ -23,6 +23,8 @@ pub enum Signal {
     NodeChanged(NodeId),
     /// The job moved, or is further on.
     JobChanged(JobId),
+    /// A site came, was described anew, or went.
+    SitesChanged,
 }
 
 /// Cancel requests that a slow engine may have to catch up with; the engine also looks by itself.
@@ -40,6 +42,7 @@ pub struct Signals {
     nodes: Followed<NodeId>,
     jobs: Followed<JobId>,
     machines: broadcast::Sender<MachineId>,
+    sites: Rising,
 }
 
 impl Signals {
@@ -53,6 +56,7 @@ impl Signals {
             nodes: Followed::default(),
             jobs: Followed::default(),
             machines: broadcast::channel(MACHINE_BACKLOG).0,
+            sites: Rising::default(),
         }
     }
 
@@ -70,6 +74,7 @@ impl Signals {
                 Signal::BootNodeChanged(node) => self.boot_nodes.raise(&node),
                 Signal::NodeChanged(node) => self.nodes.raise(&node),
                 Signal::JobChanged(job) => self.jobs.raise(&job),
+                Signal::SitesChanged => self.sites.raise(),
             }
         }
     }
@@ -100,6 +105,11 @@ impl Signals {
 
     pub fn log_grew(&self) -> Follower {
         self.log_grew.follow()
+    }
+
+    /// Changes whenever a site does, in this process.
+    pub fn sites(&self) -> Follower {
+        self.sites.follow()
     }
 
     /// Changes whenever the run prints or ends, in this process.

@@ -66,7 +66,8 @@ impl Inner {
             | Credential::BmcChanging { .. }
             | Credential::Kubeconfig(_)
             | Credential::Ca(_)
-            | Credential::UserData(_) => None,
+            | Credential::UserData(_)
+            | Credential::Maas(_) => None,
         };
         self.login(target, "ssh", wanted).await
     }

@@ -1,13 +1,11 @@
 //! The way to one BMC or host: one call at a time, a bounded queue, and a breaker. And the fleet's own bound,
 //! so that no number of slow ones takes the whole process.
 
-use crate::breaker::Breaker;
 use crate::options::Options;
 use domain::Reason;
 use domain::stage::FailureClass;
-use provider::{ProviderError, ProviderResult};
+use provider::{Breaker, ProviderError, ProviderResult, jitter};
 use std::collections::HashMap;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -48,12 +46,6 @@ const LANES_MAX: usize = 50_000;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Between 0 and 1, different every time; nothing secret hangs on it.
-fn jitter() -> f64 {
-    let bits = u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap_or(0);
-    f64::from(bits) / f64::from(u32::MAX)
 }
 
 impl Lanes {
@@ -164,13 +156,10 @@ impl Lane {
     }
 
     /// `go` is done to a breaker that lets the call pass.
-    fn may_call(&self, whom: For, go: impl FnOnce(&mut Breaker)) -> ProviderResult<()> {
+    fn may_call<T>(&self, whom: For, go: impl FnOnce(&mut Breaker) -> T) -> ProviderResult<T> {
         let mut breaker = lock(&self.breaker);
         match (breaker.rests(Instant::now()), whom) {
-            (None, _) => {
-                go(&mut breaker);
-                Ok(())
-            }
+            (None, _) => Ok(go(&mut breaker)),
             (Some((last, _)), For::Sweep) => Err(last),
             (Some((last, left)), For::Work) => {
                 let message = format!(

@@ -1,6 +1,5 @@
 //! The provider for real machines: chooses between their Redfish, IPMI, SSH and cluster, within bounds.
 
-mod breaker;
 mod clusters;
 mod controller;
 mod datacenter;

@@ -181,7 +181,11 @@ impl Inner {
         let wanted = |credential| match credential {
             Credential::Bmc(login) => Some((login, None)),
             Credential::BmcChanging { login, next } => Some((login, Some(next))),
-            Credential::Ssh(_) | Credential::Kubeconfig(_) | Credential::Ca(_) | Credential::UserData(_) => None,
+            Credential::Ssh(_)
+            | Credential::Kubeconfig(_)
+            | Credential::Ca(_)
+            | Credential::UserData(_)
+            | Credential::Maas(_) => None,
         };
         for _ in 0..LOOKS_AGAIN {
             let (name, (login, next)) = self.login(target, "bmc", wanted).await?;
@@ -209,7 +213,11 @@ impl Inner {
             let ours = match &read {
                 Credential::Bmc(login) => login == old,
                 Credential::BmcChanging { login, next } => login == old && *next == new.password,
-                Credential::Ssh(_) | Credential::Kubeconfig(_) | Credential::Ca(_) | Credential::UserData(_) => false,
+                Credential::Ssh(_)
+                | Credential::Kubeconfig(_)
+                | Credential::Ca(_)
+                | Credential::UserData(_)
+                | Credential::Maas(_) => false,
             };
             if !ours {
                 return Ok(());
@@ -228,7 +236,11 @@ impl Inner {
         let wanted = |credential| match credential {
             Credential::Bmc(login) => Some((login, None)),
             Credential::BmcChanging { login, next } => Some((login, Some(next))),
-            Credential::Ssh(_) | Credential::Kubeconfig(_) | Credential::Ca(_) | Credential::UserData(_) => None,
+            Credential::Ssh(_)
+            | Credential::Kubeconfig(_)
+            | Credential::Ca(_)
+            | Credential::UserData(_)
+            | Credential::Maas(_) => None,
         };
         let (name, (login, next)) = self.login(target, "bmc", wanted).await?;
         if next.is_none() {

@@ -82,10 +82,26 @@ pub trait BootControl: Send + Sync {
     async fn clear_boot(&self, target: &Target, op: &Operation) -> ProviderResult<Ack>;
 }
 
+/// Of an installation that is begun part by part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NextPart {
+    /// There is none: what an inspection shows is how it stands.
+    None,
+    /// It is under way and not there yet; on what it waits, in words.
+    Waits(String),
+    /// [`ImageControl::install`] begins it.
+    Due,
+}
+
 #[async_trait]
 pub trait ImageControl: Send + Sync {
     /// Begins an installation; `Inspection::installing` and `installed` tell how it goes.
     async fn install(&self, target: &Target, image: &str, user_data_ref: &str, op: &Operation) -> ProviderResult<Ack>;
+    /// How the next part of an installation stands that an attempt of this operation's stage began, where it has parts
+    /// that are begun by an act each.
+    async fn next_part(&self, _target: &Target, _op: &Operation) -> ProviderResult<NextPart> {
+        Ok(NextPart::None)
+    }
     /// Stops an installation that this operation began.
     async fn abort_install(&self, target: &Target, op: &Operation) -> ProviderResult<Ack>;
 }

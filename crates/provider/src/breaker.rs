@@ -1,13 +1,15 @@
-//! When to leave a controller alone. After some silences in a row it is asked no more for a while, then once:
-//! one answer and it is trusted again, one more silence and the while is twice as long.
+//! When to leave one alone who does not answer: a controller, a host, a whole site. After some silences in a row it is
+//! asked no more for a while, then once: one answer and it is trusted again, one more silence and the while is twice as
+//! long.
 
+use crate::{ProviderError, ProviderResult};
 use domain::Reason;
-use provider::{ProviderError, ProviderResult};
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::time::Duration;
 use tokio::time::Instant;
 
 #[derive(Debug)]
-pub(crate) struct Breaker {
+pub struct Breaker {
     silences_allowed: u32,
     rest: Duration,
     rest_max: Duration,
@@ -37,11 +39,12 @@ impl Breaker {
         Some((resting.last.clone(), resting.until.saturating_duration_since(now)))
     }
 
-    /// A call is made although it was resting: it is the probe, and its end must be told.
-    pub fn calls(&mut self) {
+    /// A call is made. Although it was resting: then it is the probe, which is the answer, and its end must be told.
+    pub fn calls(&mut self) -> bool {
         if let Some(resting) = &mut self.resting {
             resting.probing = true;
         }
+        self.resting.is_some()
     }
 
     /// How a call ended. `jitter`, from 0 to 1, spreads what would otherwise come back in step.
@@ -51,11 +54,14 @@ impl Breaker {
             // it was not asked: the way there is taken
             Err(e) if e.reason() == Reason::EndpointBusy => self.given_up(),
             // a no is an answer
-            Ok(_) | Err(_) => {
-                self.silences = 0;
-                self.resting = None;
-            }
+            Ok(_) | Err(_) => self.heard(),
         }
+    }
+
+    /// It has answered, whatever.
+    pub fn heard(&mut self) {
+        self.silences = 0;
+        self.resting = None;
     }
 
     pub fn silent(&mut self, last: ProviderError, now: Instant, jitter: f64) {
@@ -81,6 +87,12 @@ impl Breaker {
     }
 }
 
+/// Between 0 and 1, different every time; nothing secret hangs on it.
+pub fn jitter() -> f64 {
+    let bits = u32::try_from(RandomState::new().build_hasher().finish() >> 32).unwrap_or(0);
+    f64::from(bits) / f64::from(u32::MAX)
+}
+
 /// Whether this says that nobody is there, rather than what somebody says.
 fn is_silence(e: &ProviderError) -> bool {
     match e {
@@ -90,6 +102,7 @@ fn is_silence(e: &ProviderError) -> bool {
 }
 
 #[cfg(test)]
+#[allow(clippy::expect_used, reason = "a test throughout")]
 mod tests {
     use super::*;
 
@@ -110,18 +123,18 @@ mod tests {
         assert_eq!((last.reason(), left), (Reason::Unreachable, Duration::from_secs(30)));
         tokio::time::advance(Duration::from_secs(30)).await;
         assert_eq!(breaker.rests(now()), None, "the probe");
-        breaker.calls();
+        assert!(breaker.calls());
         assert!(breaker.rests(now()).is_some(), "only one");
         breaker.ended(&away(), now(), 0.5);
         assert_eq!(breaker.rests(now()).map(|r| r.1), Some(Duration::from_secs(60)), "it rests on");
         for longest in [100, 100] {
             tokio::time::advance(Duration::from_secs(100)).await;
-            breaker.calls();
+            assert!(breaker.calls());
             breaker.ended(&away(), now(), 0.5);
             assert_eq!(breaker.rests(now()).map(|r| r.1), Some(Duration::from_secs(longest)));
         }
         tokio::time::advance(Duration::from_secs(100)).await;
-        breaker.calls();
+        assert!(breaker.calls());
         breaker.ended(&Ok(()), now(), 0.5);
         assert_eq!(breaker.rests(now()), None);
         assert!(!breaker.is_resting());

@@ -100,6 +100,9 @@ pub enum Seen {
     Waiting { on: String, look_again: Duration },
     /// Nothing of it is to be seen: clear to act.
     Clear,
+    /// What was done so far is seen, and the stage has another part: clear to act once more. Which part that is stands
+    /// in the facts of the same look, so that whoever takes over knows.
+    NextPart,
     /// Something is wrong.
     Failed(Failure),
 }

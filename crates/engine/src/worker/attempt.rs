@@ -56,11 +56,11 @@ impl Worker<'_> {
                     ("the effect of what was asked for and accepted".to_owned(), cx.look_again())
                 }
                 // clear means nothing while a lost holder's call may still land: look again after that
-                Seen::Clear if !self.execution.settle.is_zero() && looked <= self.settles => {
+                Seen::Clear | Seen::NextPart if !self.execution.settle.is_zero() && looked <= self.settles => {
                     self.settle().await?;
                     continue;
                 }
-                Seen::Clear => {
+                Seen::Clear | Seen::NextPart => {
                     self.facts.in_doubt = false;
                     // whatever could still land has landed, or never will
                     self.execution.settle = Duration::ZERO;

@@ -2,7 +2,7 @@
 
 use super::{Facts, Step, Stop, Worker, stop_of};
 use crate::options::SHORT_WAIT;
-use crate::workflow::{Event, Look};
+use crate::workflow::{Event, Look, Seen};
 use domain::{Error, Reason};
 use std::time::Duration;
 use store::execution::{self, Entry, Execution, Status};
@@ -51,10 +51,16 @@ impl Worker<'_> {
     /// Stores what a look brought, before anything depends on it.
     pub(super) async fn store_look(&mut self, index: usize, look: &Look) -> Step<()> {
         let changed = look.facts.as_ref().filter(|f| **f != self.facts.stage);
-        if changed.is_none() && look.output.is_empty() {
+        let next_part = look.seen == Seen::NextPart && self.facts.acted;
+        if changed.is_none() && look.output.is_empty() && !next_part {
             return Ok(());
         }
         let mut facts = self.facts.clone();
+        if next_part {
+            // with the facts that say which part it is: an act of the one before must not count for it
+            facts.acted = false;
+            facts.unheard.clear();
+        }
         if let Some(stage) = changed {
             facts.stage = stage.clone();
         }

@@ -2,6 +2,7 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test throughout")]
 
 mod guards;
+mod parts;
 
 use domain::ExecutionId;
 use domain::run::RunPhase;

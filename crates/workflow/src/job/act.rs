@@ -1,9 +1,9 @@
 //! What operators do about a job. The judgement is `domain::job_action`, the same for a preview and the deed.
 
 use super::follow::{self, blocked_or_not, let_go, tell_machine};
-use super::record::{canceled, cancelled, ended_outside, fail, go_from, stage_done, take_back};
+use super::record::{anew, canceled, cancelled, ended_outside, fail, go_from, stage_done, take_back};
 use super::task_stage::{requeue, withdraw};
-use super::{Fresh, gone, observed};
+use super::{Adopting, Fresh, Parameters, gone, observed};
 use domain::job::{self as jobs, Afterwards, Job, JobFailure, JobStatus};
 use domain::job_action::{Effect, JobAction, judge_action, judge_all};
 use domain::job_stage::JobStage;
@@ -42,7 +42,20 @@ pub fn act(tx: &mut Tx<'_>, engine: &Engine, act: &Act, fresh: &Fresh) -> TxResu
     }
     let effect = judge_action(act.action, &there, node.status).map_err(|why| refused(act, &there, &node, &why))?;
     let (node, job) = carry_out(tx, engine, act, fresh, node, there, &effect)?;
+    let looks = act.action == JobAction::AdoptObservedState && matches!(effect, Effect::Go { .. } | Effect::Nudge);
+    let job = if looks { adopting(tx, job, &act.by)? } else { job };
     Ok(Acted { job, node, effect })
+}
+
+/// The stage in hand adopts what it finds by its own look: by whose wish is remembered until then.
+fn adopting(tx: &mut Tx<'_>, there: Job, by: &str) -> TxResult<Job> {
+    let Some(stage) = there.stage.filter(|_| there.status == JobStatus::Running) else { return Ok(there) };
+    let wish = Adopting { stage: stage.as_str().to_owned(), by: by.to_owned() };
+    let parameters = Parameters { adopting: Some(wish), ..Parameters::of(&there) }.to_text();
+    if parameters == there.parameters {
+        return Ok(there);
+    }
+    job::save(tx, &Job { parameters, ..there })
 }
 
 /// Why an action is not possible, with those that are.
@@ -71,9 +84,7 @@ fn carry_out(
         Effect::Stop { afterwards } => stop(tx, engine, node, there, *afterwards, act, fresh),
         Effect::TakeBack { afterwards } => {
             if there.to_take_back().is_empty() && *afterwards == Afterwards::Restart {
-                // nothing in hand: its tasks are new ones, too
-                let anew = Job { stage: None, ..there };
-                return go_from(tx, node, anew, 0, fresh, &operator(jobs::RESUMED));
+                return go_from(tx, node, anew(there), 0, fresh, &operator(jobs::RESUMED));
             }
             take_back(tx, node, there, *afterwards, fresh, &operator(jobs::COMPENSATE))
         }

@@ -57,7 +57,8 @@ pub fn begin(tx: &mut Tx<'_>, node: &Node, new: &NewJob, fresh: &Fresh, cause: &
         failure: None,
         observed: observed(seen.as_ref(), now),
         done: Vec::new(),
-        parameters: serde_json::to_string(&new.parameters).unwrap_or_default(),
+        parameters: new.parameters.to_text(),
+        learned: "{}".to_owned(),
         clean_record: String::new(),
         requested_by: cause.actor.clone(),
         reason: new.reason.clone(),
@@ -79,7 +80,7 @@ pub fn begin(tx: &mut Tx<'_>, node: &Node, new: &NewJob, fresh: &Fresh, cause: &
 pub fn adopt_orphan(tx: &mut Tx<'_>, id: &NodeId, fresh: &Fresh) -> TxResult<()> {
     let Some(there) = lock_node(tx, id)? else { return Ok(()) };
     let kind = match there.status {
-        NodeStatus::Enrolling => JobKind::Onboarding,
+        NodeStatus::Enrolling => JobKind::Onboarding(there.ground()),
         NodeStatus::Draining => JobKind::Drain,
         NodeStatus::Removing => JobKind::Removal,
         NodeStatus::BootstrapIssued
@@ -90,8 +91,15 @@ pub fn adopt_orphan(tx: &mut Tx<'_>, id: &NodeId, fresh: &Fresh) -> TxResult<()>
         | NodeStatus::Deleted => return Ok(()),
     };
     let reason = format!("the node was {} without a job", there.status);
-    let new = NewJob { kind, parameters: Parameters::default(), reason: reason.clone() };
+    let parameters = last_parameters(tx, &there, kind)?;
+    let new = NewJob { kind, parameters, reason: reason.clone() };
     begin(tx, &there, &new, fresh, &Cause::executor(EXECUTOR, domain::job::REQUESTED, &reason)).map(drop)
+}
+
+/// What the last job of this kind was told: one that takes its place goes on with the same.
+fn last_parameters(tx: &mut Tx<'_>, node: &Node, kind: JobKind) -> TxResult<Parameters> {
+    let last = tx.point(&job::last_of_node(&node.id))?.filter(|job| job.kind == kind);
+    Ok(last.map_or_else(Parameters::default, |job| serde_json::from_str(&job.parameters).unwrap_or_default()))
 }
 
 /// Locks a node, and its machine before it.

@@ -185,6 +185,19 @@ pub(super) fn onboarded(tx: &mut Tx<'_>, before: &Node, policy: &HeartbeatPolicy
     })
 }
 
+/// Its system came anew, with an agent of its own, and is proven clean: it is in service again once its heartbeat says so.
+pub(super) fn reimaged(tx: &mut Tx<'_>, before: &Node, job: &Job) -> TxResult<Node> {
+    let why = "its system was deployed anew, and is proven clean";
+    let after = blocked_or_not(before, NodeStatus::Offline, why, EXECUTOR);
+    let kept = tx.point(&agent::by_node(&before.id))?.is_some_and(|agent| agent.state == IdentityState::Good);
+    // whoever asked for the reimage asked for this
+    let cause = Cause::operator(&job.requested_by, nodes::REACTIVATE, why);
+    node::move_to(tx, before, &after, &json!({ "job_id": job.id.as_str() }), &cause, |_| match kept {
+        true => Ok(()),
+        false => Err(Error::new(Reason::NotConfirmed, format!("no agent of node {} is let in", before.id))),
+    })
+}
+
 /// The node is gone: nobody comes with its identity any more.
 pub(super) fn removed(tx: &mut Tx<'_>, before: &Node, why: &str) -> TxResult<Node> {
     let mut there = before.clone();

@@ -3,6 +3,8 @@
 mod act;
 mod begin;
 mod follow;
+mod hands;
+mod maas;
 mod order;
 mod record;
 mod seen;
@@ -12,6 +14,8 @@ mod task_stage;
 pub use act::{Act, Acted, act};
 pub use begin::{NewJob, adopt_orphan, begin, lock_node};
 pub use follow::{agent_is_steady, blocked_or_not, tell_machine};
+pub use hands::{Allocations, Bundles, Hands, MadeBundle, NoAllocations, NoBundles};
+pub use maas::{Learned, MaasWish, NODE_ANNOTATION, PowerWish, check_template};
 pub use order::{by_hand as task_by_hand, encoded as encoded_order};
 pub use record::ended_outside;
 pub use seen::{NodePolicy, failing_probes, hardware_of, observed, probes_pass, untold_probes};
@@ -19,7 +23,7 @@ pub use task_stage::requeue_expired;
 
 use crate::job::stage::{JobWork, compensation, forward};
 use async_trait::async_trait;
-use domain::job::Purpose;
+use domain::job::{Job, Purpose};
 use domain::{Error, ExecutionId, FindingId, JobId, MachineId};
 use engine::{Work, Workflow};
 use serde::{Deserialize, Serialize};
@@ -63,15 +67,39 @@ pub struct Parameters {
     pub force: bool,
     /// Emptied, beside those of the configuration.
     pub scratch_paths: Vec<String>,
+    /// Of jobs on a MAAS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub maas: Option<MaasWish>,
+    /// The stage that somebody wants adopted as it is found, until it is or another attempt begins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub adopting: Option<Adopting>,
+}
+
+/// By whose wish a stage's own look counts as adoption.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Adopting {
+    pub stage: String,
+    pub by: String,
+}
+
+impl Parameters {
+    fn of(job: &Job) -> Self {
+        serde_json::from_str(&job.parameters).unwrap_or_default()
+    }
+
+    fn to_text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
 }
 
 pub struct JobWorkflow {
     policy: Arc<NodePolicy>,
+    hands: Hands,
 }
 
 impl JobWorkflow {
-    pub fn new(policy: NodePolicy) -> Self {
-        Self { policy: Arc::new(policy) }
+    pub fn new(policy: NodePolicy, hands: Hands) -> Self {
+        Self { policy: Arc::new(policy), hands }
     }
 }
 
@@ -113,9 +141,11 @@ impl Workflow for JobWorkflow {
         Ok(Arc::new(JobWork {
             store: store.clone(),
             policy: self.policy.clone(),
+            hands: self.hands.clone(),
             execution: execution.id.clone(),
             job_id: id,
             node_id: job.node_id,
+            kind: job.kind,
             purpose: job.purpose,
             decls: bodies.iter().map(stage::decl).collect(),
             bodies,

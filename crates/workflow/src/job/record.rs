@@ -4,10 +4,10 @@ use super::begin::execute;
 use super::follow::{self, Stopped, let_go, rest};
 use super::stage::{Body, JobWork, is_current};
 use super::task_stage::withdraw;
-use super::{EXECUTOR, Fresh, observed};
+use super::{EXECUTOR, Fresh, Learned, Parameters, observed};
 use domain::agent::HeartbeatPolicy;
 use domain::job::{self as jobs, Afterwards, Job, JobFailure, JobStatus, Purpose, StageDone};
-use domain::job_stage::{JobKind, JobStage};
+use domain::job_stage::{JobKind, JobStage, Mode};
 use domain::limits::short;
 use domain::node::{Node, NodeStatus};
 use domain::stage::{Ending, FailureClass};
@@ -58,7 +58,11 @@ fn one(tx: &mut Tx<'_>, work: &JobWork, node: Node, there: Job, event: &Event) -
                 }
                 None => node,
             };
-            let observed = observed(seen.as_ref(), now);
+            // a stage that asks a MAAS tells what that says
+            let observed = match stage(*index) {
+                Some(JobStage::Maas(_)) if there.observed.starts_with("MAAS") => there.observed.clone(),
+                _ => observed(seen.as_ref(), now),
+            };
             let there = job::save(tx, &Job { stage: stage(*index), observed, ..there })?;
             Ok((node, there))
         }
@@ -68,7 +72,10 @@ fn one(tx: &mut Tx<'_>, work: &JobWork, node: Node, there: Job, event: &Event) -
             Ok((node, job::save(tx, &Job { failure: Some(failure), ..there })?))
         }
         Event::Done { index, message } => match (work.purpose, stage(*index)) {
-            (Purpose::Forward, Some(done)) => stage_done(tx, node, there, done, message, ""),
+            (Purpose::Forward, Some(done)) => {
+                let adopting = Parameters::of(&there).adopting.filter(|wish| wish.stage == done.as_str());
+                stage_done(tx, node, there, done, message, &adopting.map(|wish| wish.by).unwrap_or_default())
+            }
             // taken back: it is as if it had never been done
             (Purpose::Compensate, Some(undone)) => {
                 let done = there.done.iter().filter(|d| d.stage != undone).cloned().collect();
@@ -107,9 +114,15 @@ pub(super) fn stage_done(
         JobStage::ValidateCleanNode => {
             after.clean_record = clean_record(tx, &after.id, stage, adopted_by, message)?;
             // what somebody vouches for is not proven
-            match adopted_by {
+            let node = match adopted_by {
                 "" => store::node::save(tx, &Node { unclean: String::new(), ..node })?,
                 _ => node,
+            };
+            match after.kind {
+                JobKind::Decommission(Mode::Reimage) if node.status == NodeStatus::Retired => {
+                    follow::reimaged(tx, &node, &after)?
+                }
+                JobKind::Decommission(_) | JobKind::Onboarding(_) | JobKind::Drain | JobKind::Removal => node,
             }
         }
         JobStage::RetireGpuaasNode
@@ -122,7 +135,8 @@ pub(super) fn stage_done(
         | JobStage::DrainNode
         | JobStage::CleanupStorage
         | JobStage::ScrubGpu
-        | JobStage::CleanupSecrets => node,
+        | JobStage::CleanupSecrets
+        | JobStage::Maas(_) => node,
     };
     let there = job::save(tx, &after)?;
     Ok((node, there))
@@ -188,14 +202,14 @@ fn end(
         }
         (Purpose::Forward, Ending::Done) => {
             let node = match there.kind {
-                JobKind::Onboarding => follow::onboarded(tx, &node, policy)?,
+                JobKind::Onboarding(_) => follow::onboarded(tx, &node, policy)?,
                 JobKind::Drain | JobKind::Removal | JobKind::Decommission(_) => node,
             };
             let node = let_go(tx, &node, &there)?;
-            // what somebody vouched for was not carried out: the job says so by how it ends
-            let vouched = there.done.iter().any(|done| !done.adopted_by.is_empty());
+            // what was adopted was not carried out, or not by this job alone: it says so by how it ends
+            let adopted = there.done.iter().any(|done| !done.adopted_by.is_empty());
             let (status, trigger) =
-                if vouched { (JobStatus::Reconciled, jobs::ADOPTED) } else { (JobStatus::Completed, jobs::FINISHED) };
+                if adopted { (JobStatus::Reconciled, jobs::ADOPTED) } else { (JobStatus::Completed, jobs::FINISHED) };
             let cause = Cause::executor(EXECUTOR, trigger, "");
             let after = Job { status, failure: None, afterwards: None, ..there.clone() };
             Ok((node, job::move_to(tx, &there, &after, &cause)?))
@@ -310,16 +324,20 @@ fn compensated(tx: &mut Tx<'_>, node: Node, there: Job, fresh: &Fresh) -> TxResu
         Afterwards::Cancelled => cancelled(tx, node, there, &Cause::executor(EXECUTOR, jobs::CANCELLED, "taken back")),
         Afterwards::Restart => {
             let cause = Cause::executor(EXECUTOR, jobs::RESTARTED, "taken back; begins anew");
-            // nothing in hand: its tasks are new ones, too
-            go_from(tx, node, Job { stage: None, ..there }, 0, fresh, &cause)
+            go_from(tx, node, anew(there), 0, fresh, &cause)
         }
     }
+}
+
+/// As if nothing of it had ever been done: nothing is in hand, its tasks are new ones, and it learns everything again.
+pub(super) fn anew(there: Job) -> Job {
+    Job { stage: None, learned: Learned::anew(&there.learned), ..there }
 }
 
 /// It ends as cancelled, and its node rests.
 pub(super) fn cancelled(tx: &mut Tx<'_>, node: Node, there: Job, cause: &Cause) -> TxResult<(Node, Job)> {
     withdraw(tx, &there.id)?;
-    if there.kind == JobKind::Onboarding {
+    if matches!(there.kind, JobKind::Onboarding(_)) {
         // also of one that was called off before its first stage
         agent::withdraw(tx, &node.id)?;
     }
@@ -377,6 +395,10 @@ pub(super) fn go_from(
         execution_id: fresh.execution.clone(),
         failure: None,
         done: there.done.iter().filter(|d| earlier.contains(&d.stage)).cloned().collect(),
+        parameters: match Parameters::of(&there) {
+            Parameters { adopting: None, .. } => there.parameters.clone(),
+            told => Parameters { adopting: None, ..told }.to_text(),
+        },
         ..there.clone()
     };
     let node = match after.stage {

@@ -1,14 +1,15 @@
 //! The bodies of a job's stages. What the engine sees of a job.
 
+use super::maas::{Asks, OnMaas};
 use super::task_stage::TaskStage;
-use super::{EXECUTOR, Fresh, NodePolicy, follow, hardware_of, record, seen};
+use super::{EXECUTOR, Fresh, Hands, NodePolicy, follow, hardware_of, record, seen};
 use async_trait::async_trait;
 use domain::agent::IdentityState;
 use domain::finding::FindingKind;
 use domain::job::{Job, JobStatus, Purpose};
-use domain::job_stage::{JobStage, Undo};
+use domain::job_stage::{Ground, JobKind, JobStage, Mode, Undo};
 use domain::link::{Candidate, Link, link_node, record_of_node};
-use domain::node::Node;
+use domain::node::{Node, NodeStatus};
 use domain::stage::{FailureClass, StageDecl};
 use domain::{Error, ExecutionId, JobId, NodeId};
 use engine::{Aborted, Acted, Event, Failure, Look, Seen, StageCx, Work};
@@ -41,9 +42,11 @@ pub(super) fn decl(body: &Body) -> StageDecl {
 pub(super) struct JobWork {
     pub store: Store,
     pub policy: Arc<NodePolicy>,
+    pub hands: Hands,
     pub execution: ExecutionId,
     pub job_id: JobId,
     pub node_id: NodeId,
+    pub kind: JobKind,
     pub purpose: Purpose,
     pub bodies: Vec<Body>,
     pub decls: Vec<StageDecl>,
@@ -81,6 +84,15 @@ impl JobWork {
         Ok(Sight { job, node, agent })
     }
 
+    /// Whether a stage is a MAAS's here: an agent that comes with a bundle by hand is awaited without one.
+    fn asks_maas(&self, stage: JobStage) -> Option<Asks> {
+        match stage {
+            JobStage::Maas(stage) => Some(Asks::Stage(stage)),
+            JobStage::WaitForAgentEnrollment if self.kind.ground() == Ground::Maas => Some(Asks::Enrolment),
+            _ => None,
+        }
+    }
+
     fn body(&self, index: usize) -> Result<Body, Failure> {
         self.bodies.get(index).copied().ok_or_else(|| {
             Failure::new("UNKNOWN_STAGE", FailureClass::NeedsOperator, format!("there is no stage {index}"))
@@ -107,8 +119,11 @@ impl JobWork {
 
     async fn look_at(&self, stage: JobStage, cx: &StageCx) -> Result<Look, Failure> {
         let sight = self.sight().await?;
-        if let Some(kind) = stage.task() {
+        if let Some(kind) = stage.task(self.kind) {
             return TaskStage { work: self, stage, kind }.look(cx, &sight).await;
+        }
+        if let Some(asks) = self.asks_maas(stage) {
+            return OnMaas { work: self }.look(asks, cx, sight).await;
         }
         let waiting = |on: String| Seen::Waiting { on, look_again: cx.look_again() };
         let seen = match stage {
@@ -128,6 +143,11 @@ impl JobWork {
                 Some(machine) => self.agrees(machine, &sight).await?,
                 None => self.machine_is_free(&sight, cx).await?,
             },
+            // the heartbeats themselves bring it back, once nothing is left against it
+            JobStage::CheckHealth if self.kind == JobKind::Decommission(Mode::Reimage) => match sight.node.status {
+                NodeStatus::Active => Seen::Done("its heartbeat is steady: it is active".to_owned()),
+                status => waiting(format!("its heartbeats to bring it from {status} to active")),
+            },
             JobStage::CheckHealth => {
                 let now = self.store.ambient().now();
                 let steady = follow::agent_is_steady(sight.agent.as_ref(), &self.policy.heartbeat, now);
@@ -141,16 +161,22 @@ impl JobWork {
                 Seen::Done(format!("cordoned by {}", sight.node.cordoned_by))
             }
             JobStage::DisableNode => Seen::Clear,
-            // what allocates is the product layer's: where there is none, nothing is allocated
-            JobStage::ForceReleaseAllocations => Seen::Done("nothing is allocated on it".to_owned()),
+            JobStage::ForceReleaseAllocations => match self.hands.allocations.on(&sight.node.id).await {
+                Ok(placed) if placed.is_empty() => Seen::Done("nothing is allocated on it".to_owned()),
+                Ok(placed) if cx.acted => waiting(format!("the release of {}", placed.join(", "))),
+                Ok(_) => Seen::Clear,
+                Err(e) => Seen::Failed(failed(&e)),
+            },
             // the move itself is in the commit of this
             JobStage::RetireGpuaasNode => Seen::Done("drained".to_owned()),
             JobStage::CleanupSecrets => self.secrets_gone(&sight).await?,
+            // its system is gone, and the agent with it: the move itself is in the commit of this
+            JobStage::RemoveGpuaasNodeRecord => Seen::Done("its system was given back".to_owned()),
             JobStage::DrainNode
             | JobStage::CleanupStorage
             | JobStage::ScrubGpu
             | JobStage::ValidateCleanNode
-            | JobStage::RemoveGpuaasNodeRecord => Seen::Failed(not_ours()),
+            | JobStage::Maas(_) => Seen::Failed(not_ours()),
         };
         Ok(seen.into())
     }
@@ -224,8 +250,11 @@ impl JobWork {
     }
 
     async fn do_stage(&self, stage: JobStage, cx: &StageCx) -> Acted {
-        if let Some(kind) = stage.task() {
+        if let Some(kind) = stage.task(self.kind) {
             return TaskStage { work: self, stage, kind }.act(cx).await;
+        }
+        if let Some(asks) = self.asks_maas(stage) {
+            return OnMaas { work: self }.act(asks, cx).await;
         }
         let written = match stage {
             JobStage::DisableNode => {
@@ -246,15 +275,20 @@ impl JobWork {
                 })
                 .await
             }
+            JobStage::ForceReleaseAllocations => {
+                let reason = format!("{} of job {}", self.kind, self.job_id);
+                self.hands.allocations.release(&self.node_id, &reason).await.map(|()| true)
+            }
+            // they only look, or are another's
             JobStage::WaitForAgentEnrollment
             | JobStage::CheckHealth
-            | JobStage::ForceReleaseAllocations
             | JobStage::RetireGpuaasNode
             | JobStage::DrainNode
             | JobStage::CleanupStorage
             | JobStage::ScrubGpu
             | JobStage::ValidateCleanNode
-            | JobStage::RemoveGpuaasNodeRecord => Ok(true),
+            | JobStage::RemoveGpuaasNodeRecord
+            | JobStage::Maas(_) => Ok(true),
         };
         acted(written)
     }
@@ -315,9 +349,12 @@ impl JobWork {
         }
     }
 
-    async fn look_back(&self, undo: Undo) -> Result<Look, Failure> {
+    async fn look_back(&self, undo: Undo, cx: &StageCx) -> Result<Look, Failure> {
         let sight = self.sight().await?;
         let done = match undo {
+            Undo::GiveBack | Undo::RemoveCreated => {
+                return OnMaas { work: self }.look_back(undo, cx, sight).await;
+            }
             Undo::LiftCordon => sight.node.cordoned_by != follow::cordon_of(&sight.job),
             Undo::WithdrawBundle => {
                 let id = sight.node.id.clone();
@@ -329,12 +366,19 @@ impl JobWork {
     }
 
     async fn take_back(&self, undo: Undo) -> Acted {
+        if matches!(undo, Undo::GiveBack | Undo::RemoveCreated) {
+            return match self.sight().await {
+                Ok(sight) => OnMaas { work: self }.take_back(undo, sight).await,
+                Err(failure) => Acted::No(failure),
+            };
+        }
         let written = self.write(move |tx, node, job| match undo {
             Undo::LiftCordon if node.cordoned_by == follow::cordon_of(&job) => {
                 node::save(tx, &Node { cordoned_by: String::new(), cordon_reason: String::new(), ..node }).map(drop)
             }
             Undo::LiftCordon => Ok(()),
             Undo::WithdrawBundle => agent::withdraw(tx, &node.id),
+            Undo::GiveBack | Undo::RemoveCreated => Ok(()),
         });
         acted(written.await)
     }
@@ -361,7 +405,7 @@ impl Work for JobWork {
     async fn look(&self, cx: &StageCx) -> Look {
         let looked = match self.body(cx.index) {
             Ok(Body::Do(stage)) => self.look_at(stage, cx).await,
-            Ok(Body::TakeBack(_, undo)) => self.look_back(undo).await,
+            Ok(Body::TakeBack(_, undo)) => self.look_back(undo, cx).await,
             Err(failure) => Err(failure),
         };
         looked.unwrap_or_else(|failure| Seen::Failed(failure).into())
@@ -377,7 +421,7 @@ impl Work for JobWork {
 
     async fn abort(&self, cx: &StageCx) -> Result<Aborted, Failure> {
         match self.body(cx.index)? {
-            Body::Do(stage) => match stage.task() {
+            Body::Do(stage) => match stage.task(self.kind) {
                 Some(kind) => TaskStage { work: self, stage, kind }.withdraw().await,
                 // done by one commit
                 None => Ok(Aborted::Stopped),

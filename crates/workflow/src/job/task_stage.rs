@@ -4,7 +4,7 @@
 use super::stage::{JobWork, Sight, failed};
 use super::{EXECUTOR, Parameters, observed, order};
 use domain::agent::{AgentIdentity, IdentityState};
-use domain::job_stage::{AGENT_COMES_WITHIN, Adoption, JobStage};
+use domain::job_stage::{AGENT_COMES_WITHIN, Adoption, Ground, JobStage};
 use domain::node::NodeStatus;
 use domain::stage::FailureClass;
 use domain::task::{REQUEUED, REQUEUES_MAX, Task, TaskKind, TaskStatus, WITHDRAWN};
@@ -88,6 +88,11 @@ impl TaskStage<'_> {
     pub async fn look(&self, cx: &StageCx, sight: &Sight) -> Result<Look, Failure> {
         if self.stage == JobStage::RemoveGpuaasNodeRecord && sight.node.status == NodeStatus::Deleted {
             return Ok(Seen::Done("the node is deleted".to_owned()).into());
+        }
+        // retired is what a drain leads to; on a MAAS the system that could be drained may be gone by then
+        let is_maas = self.work.kind.ground() == Ground::Maas;
+        if self.stage == JobStage::DrainNode && is_maas && sight.node.status == NodeStatus::Retired {
+            return Ok(Seen::Done("it is retired: nothing runs on it".to_owned()).into());
         }
         let mut follow = Self::following(cx);
         let fresh = follow.attempt != cx.attempt;
@@ -181,7 +186,7 @@ impl TaskStage<'_> {
                 let message = format!("task {} ({}) of {} is on the node", other.id, other.kind, other.ordered_by);
                 return Err(Error::new(domain::Reason::NodeHeld, message).into());
             }
-            let told: Parameters = serde_json::from_str(&job.parameters).unwrap_or_default();
+            let told = Parameters::of(&job);
             let Some(body) = order::of_stage(kind, &policy, &told) else {
                 return Err(Error::internal(format!("{kind} is no stage's task")).into());
             };

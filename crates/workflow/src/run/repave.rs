@@ -4,7 +4,7 @@ use super::stage::{At, Stage, acted, missing, settled};
 use async_trait::async_trait;
 use domain::stage::FailureClass;
 use engine::{Aborted, Acted, Failure, Look, Seen};
-use provider::PowerState;
+use provider::{NextPart, PowerState};
 use serde::{Deserialize, Serialize};
 
 pub(super) struct Repave {
@@ -21,6 +21,14 @@ struct WasOff {
 #[async_trait]
 impl Stage for Repave {
     async fn look(&self, at: &At<'_>) -> Look {
+        if let Some(image) = at.access.provider.image() {
+            match image.next_part(at.target(), &at.op).await {
+                Ok(NextPart::None) => {}
+                Ok(NextPart::Waits(on)) => return at.waiting(on).into(),
+                Ok(NextPart::Due) => return Seen::NextPart.into(),
+                Err(e) => return at.unseen(e).into(),
+            }
+        }
         let seen = match at.inspect().await {
             Ok(seen) => seen,
             Err(seen) => return seen.into(),

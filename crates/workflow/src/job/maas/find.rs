@@ -1,0 +1,271 @@
+//! Which machine it is: the site, how its power is driven, and the one record upstream that is it. What is ambiguous stops
+//! the job: automation never makes two machines of one.
+
+use super::super::EXECUTOR;
+use super::{Looked, OnMaas, Standing, asked, done, fail, unread};
+use domain::Secret;
+use domain::credential::Credential;
+use domain::finding::FindingKind;
+use domain::identity::same_uuid;
+use domain::job::Job;
+use domain::maas_machine::Identifier;
+use domain::mac::MacAddress;
+use domain::node::{MaasRef, Node};
+use domain::stage::FailureClass;
+use engine::{Acted, Failure, Look, StageCx};
+use provider::{MaasMachine, NewMachine, PowerAccess, Which};
+use std::collections::BTreeMap;
+use store::{finding, job, maas_machine, node, site_sight};
+
+/// In the record of a machine that we have made, for whoever reads it there.
+fn described(at: &Standing) -> String {
+    format!("millwright node {} job {}", at.sight.node.id, at.sight.job.id)
+}
+
+impl OnMaas<'_> {
+    pub(super) async fn site_loaded(&self, at: &Standing) -> Looked<Look> {
+        let account = at.maas.account().await.map_err(|e| unread(&e))?;
+        if !account.is_admin {
+            let message = format!(
+                "the key of site {} is {}'s, who is no administrator there: storage, networks and tags need one; set another key with 'millwright credential set {} --kind maas'",
+                at.site.name, account.username, at.site.credentials_ref
+            );
+            return fail("KEY_NOT_ADMIN", FailureClass::NeedsOperator, message);
+        }
+        let (profile, username) = (at.profile.name.clone(), account.username.clone());
+        self.learn(at, move |learned| {
+            learned.profile.clone_from(&profile);
+            learned.account.clone_from(&username);
+        })
+        .await?;
+        let (site, profile) = (&at.site.name, &at.profile.name);
+        Ok(done(format!("site {site} (MAAS {}), profile {profile}", account.version)))
+    }
+
+    pub(super) async fn power_resolved(&self, at: &Standing) -> Looked<Look> {
+        let Some(wish) = &at.wish.power else {
+            return Ok(done("its power is driven by what MAAS has of it"));
+        };
+        self.power(at).await?;
+        Ok(done(match wish.credentials_ref.as_str() {
+            "" => format!("{} without a login", wish.kind),
+            credential => format!("{} at {} with credential {credential}", wish.kind, wish.address),
+        }))
+    }
+
+    async fn power(&self, at: &Standing) -> Looked<Option<PowerAccess>> {
+        let Some(wish) = &at.wish.power else { return Ok(None) };
+        let mut parameters: BTreeMap<String, Secret> =
+            wish.parameters.iter().map(|(name, value)| (name.clone(), Secret::new(value.clone()))).collect();
+        if !wish.address.is_empty() {
+            parameters.insert("power_address".to_owned(), Secret::new(wish.address.clone()));
+        }
+        if !wish.credentials_ref.is_empty() {
+            match self.work.hands.keyring.credential(&wish.credentials_ref).await {
+                Ok(Credential::Bmc(login)) => {
+                    parameters.insert("power_user".to_owned(), Secret::new(login.username));
+                    parameters.insert("power_pass".to_owned(), login.password);
+                }
+                Ok(Credential::BmcChanging { .. }) => {
+                    let message = format!("credential {:?} is being changed", wish.credentials_ref);
+                    return fail("CREDENTIAL_CHANGING", FailureClass::Transient, message);
+                }
+                Ok(other) => {
+                    let (name, kind) = (&wish.credentials_ref, other.kind());
+                    let message = format!("credential {name:?} is a {kind}, not a login of a BMC (bmc)");
+                    return fail("CREDENTIAL_MISSING", FailureClass::NeedsOperator, message);
+                }
+                Err(e) => return Err(unread(&e)),
+            }
+        }
+        Ok(Some(PowerAccess { kind: wish.kind.clone(), parameters }))
+    }
+
+    pub(super) async fn found(&self, at: &Standing, cx: &StageCx) -> Looked<Look> {
+        let candidates = self.candidates(at).await?;
+        match candidates.as_slice() {
+            [] if !at.learned.system_id.is_empty() => fail("MACHINE_GONE", FailureClass::NeedsOperator, at.gone()),
+            [] if at.wish.system_id.is_empty() && !at.wish.macs.is_empty() && at.wish.power.is_some() => {
+                Ok(super::clear_or_lost(cx, "its record").into())
+            }
+            [] => {
+                let message = format!(
+                    "site {} has no machine that {}, and one is made only from its MAC address and power (see --power of node onboard)",
+                    at.site.name,
+                    wanted(at)
+                );
+                fail("NOT_IN_MAAS", FailureClass::NeedsOperator, message)
+            }
+            [one] => self.take(at, one).await,
+            several => {
+                let named: Vec<String> = several.iter().map(named).collect();
+                let message = format!(
+                    "site {} has {} machines that {}: {}; remove or mend all but one there, then 'millwright job retry_stage {}'",
+                    at.site.name,
+                    several.len(),
+                    wanted(at),
+                    named.join("; "),
+                    at.sight.job.id
+                );
+                self.conflicting(&message).await?;
+                fail("CONFLICTING_CANDIDATES", FailureClass::Conflict, message)
+            }
+        }
+    }
+
+    /// Every record that one of the identifiers names. More than one is told as such, whatever we know already: a late
+    /// duplicate has the same MAC.
+    async fn candidates(&self, at: &Standing) -> Looked<Vec<MaasMachine>> {
+        let mut found: BTreeMap<String, MaasMachine> = BTreeMap::new();
+        let macs: Vec<MacAddress> = at.wish.macs.iter().filter_map(|mac| MacAddress::parse(mac)).collect();
+        let id = if at.learned.system_id.is_empty() { &at.wish.system_id } else { &at.learned.system_id };
+        if !id.is_empty() {
+            let read = at.maas.machine(id).await.map_err(|e| unread(&e))?;
+            found.extend(read.map(|machine| (machine.system_id.clone(), machine)));
+        }
+        if !macs.is_empty() {
+            let read = at.maas.machines(&Which::Macs(macs)).await.map_err(|e| unread(&e))?;
+            found.extend(read.into_iter().map(|machine| (machine.system_id.clone(), machine)));
+        }
+        let seen: Vec<String> = self.seen_so(at).await?.into_iter().filter(|id| !found.contains_key(id)).collect();
+        if !seen.is_empty() {
+            let read = at.maas.machines(&Which::Ids(seen)).await.map_err(|e| unread(&e))?;
+            let is_it = |machine: &MaasMachine| {
+                at.wish.serial_number.eq_ignore_ascii_case(&machine.serial)
+                    || same_uuid(&at.wish.system_uuid, &machine.hardware_uuid)
+            };
+            found.extend(read.into_iter().filter(is_it).map(|machine| (machine.system_id.clone(), machine)));
+        }
+        Ok(found.into_values().collect())
+    }
+
+    /// MAAS finds nobody by serial number or UUID; whoever observes the site has seen them all.
+    async fn seen_so(&self, at: &Standing) -> Looked<Vec<String>> {
+        let wish = &at.wish;
+        let known = [(Identifier::Serial, wish.serial_number.clone()), (Identifier::Uuid, wish.system_uuid.clone())];
+        let known: Vec<(Identifier, String)> = known.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+        if known.is_empty() {
+            return Ok(Vec::new());
+        }
+        let only = wish.macs.is_empty() && wish.system_id.is_empty();
+        let site = at.site.name.clone();
+        let read = self.work.store.read(move |tx| {
+            let listed = tx.point(&site_sight::of_site(&site))?.is_some_and(|sight| sight.last_list_at.is_some());
+            let mut ids = Vec::new();
+            for (kind, value) in &known {
+                let there = maas_machine::by_identifier(tx, *kind, value)?;
+                ids.extend(there.into_iter().filter(|m| m.at.site == site).map(|m| m.at.system_id));
+            }
+            Ok((listed, ids))
+        });
+        let (listed, ids) = read.await.map_err(|e| super::failed(&e))?;
+        if ids.is_empty() && only && !listed {
+            return Err(super::Stopped::Waits(format!("the first list of the machines of site {}", at.site.name)));
+        }
+        Ok(ids)
+    }
+
+    /// The one it is, if nothing speaks against that; from now on the node knows it.
+    async fn take(&self, at: &Standing, machine: &MaasMachine) -> Looked<Look> {
+        if let Some(why) = at.contradiction(machine) {
+            self.conflicting(&why).await?;
+            return fail("CONFLICTING_CANDIDATES", FailureClass::Conflict, why);
+        }
+        let created = machine.description == described(at);
+        let (place, id) =
+            (MaasRef { site: at.site.name.clone(), system_id: machine.system_id.clone() }, machine.system_id.clone());
+        let written = self.work.write(move |tx, there, of| {
+            if let Some(other) = tx.point(&node::by_maas(&place))?.filter(|other| other.id != there.id) {
+                let message = format!(
+                    "machine {place} is node {} ({}), which is {}; remove that one first",
+                    other.id, other.name, other.status
+                );
+                return Err(domain::Error::new(domain::Reason::IdentityTaken, message).into());
+            }
+            finding::gone(tx, FindingKind::NodeIdentityConflict, there.id.as_str(), "one machine is it", EXECUTOR)?;
+            if there.maas.as_ref() != Some(&place) {
+                node::save(tx, &Node { maas: Some(place.clone()), ..there })?;
+            }
+            let mut learned = super::Learned::read(&of.learned);
+            learned.system_id.clone_from(&id);
+            learned.created |= created;
+            let text = learned.text();
+            if text != of.learned {
+                job::save(tx, &Job { learned: text, ..of })?;
+            }
+            Ok(())
+        });
+        match written.await {
+            Ok(true) => {}
+            Ok(false) => return fail("SUPERSEDED", FailureClass::NeedsOperator, "another attempt has begun"),
+            Err(e) if e.reason == domain::Reason::IdentityTaken => {
+                return fail("CONFLICTING_CANDIDATES", FailureClass::Conflict, e.message);
+            }
+            Err(e) => return Err(super::failed(&e).into()),
+        }
+        let how = if created { "made" } else { "found" };
+        Ok(done(format!("{how}: {}", named(machine))))
+    }
+
+    async fn conflicting(&self, message: &str) -> Result<(), Failure> {
+        let (fresh, message) = (self.work.fresh.finding.clone(), message.to_owned());
+        let raised = self.work.write(move |tx, there, _| {
+            let kind = FindingKind::NodeIdentityConflict;
+            finding::raise(tx, fresh.clone(), kind, there.id.as_str(), &message, EXECUTOR)
+        });
+        raised.await.map(drop).map_err(|e| super::failed(&e))
+    }
+
+    pub(super) async fn create(&self, at: &Standing) -> Acted {
+        let power = match self.power(at).await {
+            Ok(Some(power)) => power,
+            Ok(None) => PowerAccess { kind: "manual".to_owned(), parameters: BTreeMap::new() },
+            Err(super::Stopped::Failed(failure)) => return Acted::No(failure),
+            Err(super::Stopped::Waits(on)) => {
+                return Acted::No(Failure::new("SITE_SILENT", FailureClass::DependencyDown, on));
+            }
+        };
+        let new = NewMachine {
+            architecture: at.profile.architecture.clone(),
+            macs: at.wish.macs.iter().filter_map(|mac| MacAddress::parse(mac)).collect(),
+            hostname: at.wish.hostname.clone(),
+            description: described(at),
+            power,
+            pool: at.profile.pool.clone(),
+            zone: at.profile.zone.clone(),
+        };
+        asked(at.maas.create(&new).await.map(drop))
+    }
+}
+
+/// What it is looked for by.
+fn wanted(at: &Standing) -> String {
+    let wish = &at.wish;
+    let mut by = Vec::new();
+    for (what, text) in
+        [("the id", &wish.system_id), ("serial number", &wish.serial_number), ("UUID", &wish.system_uuid)]
+    {
+        if !text.is_empty() {
+            by.push(format!("{what} {text}"));
+        }
+    }
+    if !wish.macs.is_empty() {
+        by.push(format!("MAC address {}", wish.macs.join(" or ")));
+    }
+    format!("has {}", by.join(", "))
+}
+
+fn named(machine: &MaasMachine) -> String {
+    let uuid = if machine.hardware_uuid.is_empty() { "no UUID" } else { machine.hardware_uuid.as_str() };
+    format!("{} ({}), {}, {uuid}", machine.system_id, machine.hostname, machine.status_name)
+}
+
+/// So that a look that finds nothing says what it looked for.
+impl Standing {
+    pub(super) fn hostname(&self, machine: &MaasMachine) -> String {
+        match self.wish.hostname.as_str() {
+            "" => machine.hostname.clone(),
+            name => name.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,499 @@
+//! Stages that ask a MAAS. Each looks at what MAAS says of the machine, decides by its status alone, and asks for one thing
+//! at a time; what it learns is kept with the job. A site that does not answer is waited for, within the stage's time.
+
+pub mod cloud_init;
+mod deploy;
+mod failure;
+mod find;
+mod give_back;
+mod learned;
+mod prepare;
+mod sync;
+
+pub use cloud_init::check as check_template;
+pub use learned::{Learned, MaasWish, PowerWish};
+
+use super::stage::{JobWork, Sight, failed};
+use super::{Parameters, hardware_of};
+use domain::credential::Credential;
+use domain::identity::{same_uuid, tells};
+use domain::job::Job;
+use domain::job_stage::{JobKind, Undo};
+use domain::maas::{self, MaasClass};
+use domain::maas_stage::MaasStage;
+use domain::site::{Profile, Site, SiteState};
+use domain::stage::FailureClass;
+use engine::{Acted, Failure, Look, Seen, StageCx};
+use provider::{Maas, MaasAccess, MaasMachine, ProviderError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use store::{job, site};
+
+/// Between two looks of a stage that waits: whoever observes the site wakes it sooner.
+const POLL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
+/// What MAAS has said yes to, or may have, is seen by then; if not it was lost, and is asked for again.
+const TAKEN_WITHIN: Duration = Duration::from_secs(180);
+
+/// The annotations by which our machines are known upstream.
+pub const NODE_ANNOTATION: &str = "millwright-node";
+pub const JOB_ANNOTATION: &str = "millwright-job";
+
+/// The stages of a job that ask a MAAS.
+pub(super) struct OnMaas<'a> {
+    pub work: &'a JobWork,
+}
+
+/// Which one.
+#[derive(Clone, Copy)]
+pub(super) enum Asks {
+    Stage(MaasStage),
+    /// The agent of what was deployed.
+    Enrolment,
+}
+
+/// What a stage stands on.
+pub(super) struct Standing {
+    pub sight: Sight,
+    pub site: Site,
+    pub profile: Profile,
+    pub wish: MaasWish,
+    pub learned: Learned,
+    pub maas: Arc<dyn Maas>,
+    /// What MAAS said of the machine in this look.
+    said: Mutex<Option<String>>,
+}
+
+/// A look that ends in a failure is one; that a stage must wait is none.
+enum Stopped {
+    Failed(Failure),
+    Waits(String),
+}
+
+impl From<Failure> for Stopped {
+    fn from(failure: Failure) -> Self {
+        Stopped::Failed(failure)
+    }
+}
+
+type Looked<T> = Result<T, Stopped>;
+
+fn fail<T>(code: &str, class: FailureClass, message: impl Into<String>) -> Looked<T> {
+    Err(Stopped::Failed(Failure::new(code, class, message)))
+}
+
+/// A refusal in the engine's words.
+fn refused(e: &ProviderError) -> Failure {
+    match e {
+        ProviderError::Refused { class, reason, message } => Failure::new(reason.as_str(), *class, message.clone()),
+        ProviderError::Unknown { message } => {
+            Failure::new("PROVIDER_SILENT", FailureClass::DependencyDown, message.clone())
+        }
+    }
+}
+
+/// A read that went wrong: what may pass is waited for, what may not is told.
+fn unread(e: &ProviderError) -> Stopped {
+    let failure = refused(e);
+    if failure.class.may_pass() {
+        Stopped::Waits(format!("the site to answer: {}", failure.message))
+    } else {
+        Stopped::Failed(failure)
+    }
+}
+
+/// What came of something that was asked for. What may be repeated without harm is, where nobody knows.
+fn asked(answer: Result<(), ProviderError>) -> Acted {
+    match answer {
+        Ok(()) => Acted::Yes,
+        Err(ProviderError::Unknown { message }) => Acted::Unknown(message),
+        Err(e) => Acted::No(anew(&e)),
+    }
+}
+
+/// As above, of something that does no harm when it is done twice.
+fn asked_idempotent(answer: Result<(), ProviderError>) -> Acted {
+    match answer {
+        Ok(()) => Acted::Yes,
+        Err(e) => Acted::No(anew(&e)),
+    }
+}
+
+/// A machine that is in another state than a moment ago is looked at again.
+fn anew(e: &ProviderError) -> Failure {
+    let failure = refused(e);
+    match failure.code.as_str() {
+        "WRONG_STATE" => Failure { class: FailureClass::Transient, ..failure },
+        _ => failure,
+    }
+}
+
+fn look_again(cx: &StageCx) -> Duration {
+    cx.look_again().clamp(POLL.0, POLL.1)
+}
+
+fn waiting(on: impl Into<String>, cx: &StageCx) -> Seen {
+    Seen::Waiting { on: on.into(), look_again: look_again(cx) }
+}
+
+/// Nothing of what was asked for is seen: a moment of patience, then it is asked for again.
+fn clear_or_lost(cx: &StageCx, what: &str) -> Seen {
+    if cx.acted && cx.elapsed > TAKEN_WITHIN {
+        let message = format!("{what} was asked for, and MAAS shows nothing of it");
+        return Seen::Failed(Failure::new("NOT_TAKEN", FailureClass::Transient, message));
+    }
+    Seen::Clear
+}
+
+impl OnMaas<'_> {
+    pub async fn look(&self, asks: Asks, cx: &StageCx, sight: Sight) -> Result<Look, Failure> {
+        let looked = match self.stand(sight).await {
+            Ok(at) => {
+                // what was taken as it was found once is so for the stages after this one, too
+                let by = at.learned.adopted_by.clone();
+                self.learn(&at, move |learned| learned.adopted_by.clone_from(&by)).await?;
+                let seen = self.see(asks, &at, cx).await;
+                self.tell(&at).await?;
+                seen
+            }
+            Err(stopped) => Err(stopped),
+        };
+        settled(looked, cx)
+    }
+
+    async fn see(&self, asks: Asks, at: &Standing, cx: &StageCx) -> Looked<Look> {
+        let stage = match asks {
+            Asks::Stage(stage) => stage,
+            Asks::Enrolment => return self.enrolled(at, cx).await,
+        };
+        match stage {
+            MaasStage::LoadSiteConfig => self.site_loaded(at).await,
+            MaasStage::ResolvePowerCredentials => self.power_resolved(at).await,
+            MaasStage::CreateOrFindInMaas => self.found(at, cx).await,
+            MaasStage::CommissionNode => self.commissioned(at, cx).await,
+            MaasStage::WaitForReady => self.ready(at, cx).await,
+            MaasStage::ConfigureStorage => self.stored(at, cx).await,
+            MaasStage::ApplyRocePhase2 => self.fabric(at, cx).await,
+            MaasStage::EnsurePxeInterfaceAuto => self.pxe(at, cx).await,
+            MaasStage::RenderCloudInit => self.rendered(at).await,
+            MaasStage::DeployViaMaas => self.ordered(at, cx).await,
+            MaasStage::WaitForDeployed => self.deployed(at, cx).await,
+            MaasStage::ClassifyDeployFailure => self.classified(at, cx).await,
+            MaasStage::RecoverForDatasourceRetry => self.recovered(at, cx).await,
+            MaasStage::EnsureHardwareSyncConfigured => self.sync_configured(at).await,
+            MaasStage::WaitForHardwareSyncHealthy => self.sync_moves(at, cx).await,
+            MaasStage::ReleaseMaasNode => self.released(at, cx).await,
+            MaasStage::PowerOffMaasNode => self.powered_off(at, cx).await,
+            MaasStage::RemoveMaasRecord => self.record_gone(at, cx).await,
+        }
+    }
+
+    pub async fn act(&self, asks: Asks, cx: &StageCx) -> Acted {
+        let at = match self.work.sight().await {
+            Ok(sight) => self.stand(sight).await,
+            Err(failure) => return Acted::No(failure),
+        };
+        let at = match at {
+            Ok(at) => at,
+            Err(Stopped::Failed(failure)) => return Acted::No(failure),
+            Err(Stopped::Waits(on)) => {
+                return Acted::No(Failure::new(
+                    "SITE_SILENT",
+                    FailureClass::DependencyDown,
+                    format!("waited for {on}"),
+                ));
+            }
+        };
+        let Asks::Stage(stage) = asks else { return Acted::Yes };
+        match stage {
+            MaasStage::CreateOrFindInMaas => self.create(&at).await,
+            MaasStage::CommissionNode => self.commission(&at).await,
+            MaasStage::ConfigureStorage => self.store_out(&at, cx).await,
+            MaasStage::ApplyRocePhase2 => self.set_fabric(&at, cx).await,
+            MaasStage::EnsurePxeInterfaceAuto => self.set_pxe(&at).await,
+            MaasStage::RenderCloudInit => self.render(&at).await,
+            MaasStage::DeployViaMaas => self.deploy(&at, cx).await,
+            MaasStage::RecoverForDatasourceRetry => self.recover(&at, cx).await,
+            MaasStage::ReleaseMaasNode => self.release(&at).await,
+            MaasStage::PowerOffMaasNode => asked(at.maas.power_off(at.system_id()).await),
+            MaasStage::RemoveMaasRecord => self.remove_record(&at).await,
+            // they only look
+            MaasStage::LoadSiteConfig
+            | MaasStage::ResolvePowerCredentials
+            | MaasStage::WaitForReady
+            | MaasStage::WaitForDeployed
+            | MaasStage::ClassifyDeployFailure
+            | MaasStage::EnsureHardwareSyncConfigured
+            | MaasStage::WaitForHardwareSyncHealthy => Acted::Yes,
+        }
+    }
+
+    pub async fn look_back(&self, undo: Undo, cx: &StageCx, sight: Sight) -> Result<Look, Failure> {
+        let looked = match self.stand(sight).await {
+            Ok(at) => self.given_back(undo, &at, cx).await.map(Look::from),
+            Err(stopped) => Err(stopped),
+        };
+        settled(looked, cx)
+    }
+
+    pub async fn take_back(&self, undo: Undo, sight: Sight) -> Acted {
+        match self.stand(sight).await {
+            Ok(at) => self.give_back(undo, &at).await,
+            Err(Stopped::Failed(failure)) => Acted::No(failure),
+            Err(Stopped::Waits(on)) => {
+                Acted::No(Failure::new("SITE_SILENT", FailureClass::DependencyDown, format!("waited for {on}")))
+            }
+        }
+    }
+
+    /// Site, profile and client, anew for every look: a site that was changed meanwhile is used as it is now.
+    async fn stand(&self, sight: Sight) -> Looked<Standing> {
+        let told = Parameters::of(&sight.job);
+        let mut wish = told.maas.unwrap_or_default();
+        let mut learned = Learned::read(&sight.job.learned);
+        // for the stage that it was said of; those after it find it with what was learned
+        let of_stage = |stage: &str| sight.job.stage.is_some_and(|at| at.as_str() == stage);
+        if let Some(adopting) = told.adopting.filter(|wish| of_stage(&wish.stage)) {
+            learned.adopted_by = adopting.by;
+        }
+        if let Some(there) = &sight.node.maas {
+            wish.site.clone_from(&there.site);
+            if learned.system_id.is_empty() {
+                learned.system_id.clone_from(&there.system_id);
+            }
+        }
+        let name = wish.site.clone();
+        let read = self.work.store.read(move |tx| tx.point(&site::by_name(&name)));
+        let there = read.await.map_err(|e| failed(&e))?.filter(|site| site.state == SiteState::Present);
+        let Some(site) = there else {
+            let message = format!("there is no site {:?}; 'millwright site create', then try again", wish.site);
+            return fail("SITE_UNKNOWN", FailureClass::NeedsOperator, message);
+        };
+        let profile = if wish.profile.is_empty() { &learned.profile } else { &wish.profile };
+        let Some(profile) = site.profile(profile).cloned() else {
+            let message =
+                format!("site {} has no profile {profile:?}; 'millwright site edit', then try again", site.name);
+            return fail("PROFILE_UNKNOWN", FailureClass::NeedsOperator, message);
+        };
+        let key = match self.work.hands.keyring.credential(&site.credentials_ref).await {
+            Ok(Credential::Maas(key)) => key,
+            Ok(other) => {
+                let (name, kind) = (&site.credentials_ref, other.kind());
+                let message = format!("credential {name:?} of site {} is a {kind}, not a maas key", site.name);
+                return fail("CREDENTIAL_MISSING", FailureClass::NeedsOperator, message);
+            }
+            Err(e) => return Err(unread(&e)),
+        };
+        let access = MaasAccess {
+            site: site.name.clone(),
+            url: site.url.clone(),
+            ca_pem: site.ca_pem.clone(),
+            key,
+            calls_max: site.policy.calls_max,
+        };
+        let maas = self.work.hands.maas.client(&access).map_err(|e| unread(&e))?;
+        Ok(Standing { sight, site, profile, wish, learned, maas, said: Mutex::new(None) })
+    }
+
+    /// What MAAS said last stands with the job, for whoever looks at it.
+    async fn tell(&self, at: &Standing) -> Result<(), Failure> {
+        let said = at.said.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(observed) = said.filter(|said| *said != at.sight.job.observed) else { return Ok(()) };
+        let written =
+            self.work.write(move |tx, _, there| job::save(tx, &Job { observed: observed.clone(), ..there }).map(drop));
+        written.await.map(drop).map_err(|e| failed(&e))
+    }
+
+    /// Keeps what was learned, if it is news; as long as the job is this attempt's.
+    async fn learn(&self, at: &Standing, change: impl Fn(&mut Learned) + Send + Sync + 'static) -> Result<(), Failure> {
+        let before = Learned::read(&at.sight.job.learned);
+        let mut after = before.clone();
+        change(&mut after);
+        if after == before {
+            return Ok(());
+        }
+        let written = self.work.write(move |tx, _, there| {
+            let mut learned = Learned::read(&there.learned);
+            change(&mut learned);
+            job::save(tx, &Job { learned: learned.text(), ..there }).map(drop)
+        });
+        match written.await {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Failure::new("SUPERSEDED", FailureClass::NeedsOperator, "another attempt has begun")),
+            Err(e) => Err(failed(&e)),
+        }
+    }
+}
+
+fn settled(looked: Looked<Look>, cx: &StageCx) -> Result<Look, Failure> {
+    match looked {
+        Ok(look) => Ok(look),
+        Err(Stopped::Failed(failure)) => Err(failure),
+        Err(Stopped::Waits(on)) => Ok(waiting(on, cx).into()),
+    }
+}
+
+impl Standing {
+    pub fn system_id(&self) -> &str {
+        &self.learned.system_id
+    }
+
+    fn node(&self) -> &str {
+        self.sight.node.id.as_str()
+    }
+
+    /// The machine, which was there before: that it is not is a case of its own, and for a person. So is one that somebody
+    /// else has; what they only pass through with it is waited for.
+    async fn machine(&self) -> Looked<MaasMachine> {
+        let Some(machine) = self.read().await? else {
+            return fail("MACHINE_GONE", FailureClass::NeedsOperator, self.gone());
+        };
+        let passes = matches!(machine.class(), MaasClass::Commissioning | MaasClass::Transitional);
+        match self.taken_by(&machine) {
+            Some(_) if !passes && self.learned.adopted_by.is_empty() => self.surprise(&machine, "ours or nobody's"),
+            Some(_) | None => Ok(machine),
+        }
+    }
+
+    /// Who else has it. One that bears our node's mark is ours, whoever's key has deployed it; one that bears another
+    /// node's is not, and where nobody has said who we are there, nobody's is.
+    fn taken_by<'a>(&self, machine: &'a MaasMachine) -> Option<&'a str> {
+        match machine.annotations.get(NODE_ANNOTATION) {
+            Some(node) if node == self.node() => None,
+            Some(other) => Some(other.as_str()),
+            None => {
+                let others = !machine.owner.is_empty() && machine.owner != self.learned.account;
+                others.then_some(machine.owner.as_str())
+            }
+        }
+    }
+
+    /// Whether what is deployed there bears this job's mark, or was taken as it was found.
+    fn is_marked(&self, machine: &MaasMachine) -> bool {
+        let job = self.sight.job.id.as_str();
+        machine.annotations.get(JOB_ANNOTATION).is_some_and(|marked| marked == job)
+            || !self.learned.adopted_by.is_empty()
+    }
+
+    /// The machine, after this job has deployed it and marked it. Whoever releases it takes the mark away.
+    async fn deployed_machine(&self) -> Looked<MaasMachine> {
+        let machine = self.machine().await?;
+        if machine.status == maas::DEPLOYED && !self.is_marked(&machine) {
+            return self.surprise(&machine, "what this job has deployed");
+        }
+        Ok(machine)
+    }
+
+    fn gone(&self) -> String {
+        let job = &self.sight.job;
+        let way = match job.kind {
+            JobKind::Onboarding(_) => {
+                format!(
+                    "'millwright job restart_clean {0} --reason WHY' makes it anew, 'millwright job cancel {0}'",
+                    job.id
+                )
+            }
+            JobKind::Drain | JobKind::Removal | JobKind::Decommission(_) => {
+                format!("'millwright job cancel {}'", job.id)
+            }
+        };
+        format!(
+            "machine {} is not in the MAAS of site {} any more: somebody has deleted it; {way} calls the job off",
+            self.system_id(),
+            self.site.name,
+        )
+    }
+
+    async fn read(&self) -> Looked<Option<MaasMachine>> {
+        if self.system_id().is_empty() {
+            return Ok(None);
+        }
+        let read = self.maas.machine(self.system_id()).await.map_err(|e| unread(&e))?;
+        let said = read.as_ref().map_or_else(|| "absent".to_owned(), MaasMachine::says);
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("MAAS: {said}"));
+        if let Some(machine) = &read
+            && let Some(why) = self.contradiction(machine)
+        {
+            return fail("WRONG_MACHINE", FailureClass::Conflict, why);
+        }
+        Ok(read)
+    }
+
+    /// Whether what MAAS shows under our machine's id is another machine: read again before anything is done to it.
+    fn contradiction(&self, machine: &MaasMachine) -> Option<String> {
+        let agent = self.sight.agent.as_ref().map(hardware_of).unwrap_or_default();
+        let known = [
+            (self.wish.serial_number.as_str(), self.wish.system_uuid.as_str()),
+            (agent.serial_number.as_str(), agent.system_uuid.as_str()),
+        ];
+        for (serial, uuid) in known {
+            if tells(serial) && tells(&machine.serial) && !serial.eq_ignore_ascii_case(&machine.serial) {
+                return Some(self.is_another("serial number", serial, &machine.serial));
+            }
+            if !uuid.is_empty() && !machine.hardware_uuid.is_empty() && !same_uuid(uuid, &machine.hardware_uuid) {
+                return Some(self.is_another("UUID", uuid, &machine.hardware_uuid));
+            }
+        }
+        None
+    }
+
+    fn is_another(&self, what: &str, ours: &str, theirs: &str) -> String {
+        format!(
+            "machine {} of site {} has the {what} {theirs:?}, where node {} has {ours:?}: it is another machine, and is left alone",
+            self.system_id(),
+            self.site.name,
+            self.node()
+        )
+    }
+
+    /// Somebody else did something that nobody here may take for ours.
+    fn surprise<T>(&self, machine: &MaasMachine, wanted: &str) -> Looked<T> {
+        let owner = if machine.owner.is_empty() { "nobody" } else { machine.owner.as_str() };
+        let message = format!(
+            "MAAS says {} and owned by {owner} of machine {} where {wanted} was expected: somebody else has moved it; settle that there, then 'millwright job resume {2}', or take it as it is: 'millwright job adopt_observed_state {2} --reason WHY'",
+            machine.says(),
+            machine.system_id,
+            self.sight.job.id
+        );
+        fail("STATE_DISAGREES", FailureClass::Conflict, message)
+    }
+
+    /// Whether it is beyond what comes before a deployment, by this job's own doing or by somebody's word.
+    fn is_beyond(&self, machine: &MaasMachine) -> bool {
+        let beyond = match machine.class() {
+            MaasClass::Deploying | MaasClass::Deployed => true,
+            MaasClass::Failed => machine.status == maas::FAILED_DEPLOYMENT,
+            MaasClass::New
+            | MaasClass::Commissioning
+            | MaasClass::Ready
+            | MaasClass::Allocated
+            | MaasClass::Transitional
+            | MaasClass::Unknown => false,
+        };
+        beyond && self.learned.is_ours()
+    }
+}
+
+/// Done, since what it is for has happened already.
+fn passed(machine: &MaasMachine) -> Look {
+    Seen::Done(format!("passed over: MAAS says {} already", machine.status_name)).into()
+}
+
+fn done(message: impl Into<String>) -> Look {
+    Seen::Done(message.into()).into()
+}
+
+/// A stage of several parts: which one is in hand stands in the facts, stored before it is done.
+fn part(facts: &serde_json::Value, name: &str, cx: &StageCx) -> Look {
+    let facts_after = serde_json::json!({ "part": name, "attempt": cx.attempt });
+    let in_hand = *facts == facts_after;
+    let seen = match (cx.acted, in_hand) {
+        (true, false) => Seen::NextPart,
+        (_, true) => clear_or_lost(cx, name),
+        (false, false) => Seen::Clear,
+    };
+    Look { seen, output: Vec::new(), facts: Some(facts_after) }
+}
+
+fn part_in_hand(cx: &StageCx) -> &str {
+    cx.facts.get("part").and_then(serde_json::Value::as_str).unwrap_or_default()
+}

@@ -1,7 +1,7 @@
 //! Heartbeats: an active node that is not heard of is offline, one that is steadily heard of is active again. Nothing
 //! else follows from them. Probes that are named for it block a node while they fail, and free what they blocked.
 
-use crate::node_sweep::settle_all;
+use crate::every::{Page, settle_all};
 use crate::options::PAGE;
 use crate::reconciler::Core;
 use domain::lifecycle::{Guard, NodeGuard};
@@ -16,7 +16,7 @@ use workflow::job::{agent_is_steady, blocked_or_not, failing_probes, tell_machin
 /// In whose name.
 const BY: &str = "heartbeat";
 
-fn texts(ids: Vec<NodeId>) -> Vec<String> {
+fn texts(ids: Vec<NodeId>) -> Page {
     ids.into_iter().map(NodeId::into_text).collect()
 }
 

@@ -1,5 +1,5 @@
 //! Reconcilers that take no input: conditions, from looking at every machine again and again; installations that
-//! nothing is heard of; nodes by their heartbeats, tasks by their leases, jobs by their executions.
+//! nothing is heard of; nodes by their heartbeats, tasks by their leases, jobs by their executions; machines of MAAS by what it says.
 //!
 //! - **Nothing is told, everything is looked at.** A sweep goes over all machines once in a period; a
 //!   machine that has just changed is looked at at once. What a lost hint would have told, the next sweep
@@ -11,6 +11,7 @@
 //!   proof that the machine can be managed.
 
 mod ask;
+mod every;
 mod heartbeats;
 mod layers;
 mod node_jobs;
@@ -20,9 +21,11 @@ mod orders;
 mod prompt;
 mod reconciler;
 mod record;
+mod sites;
 mod sweep;
 mod task_leases;
 mod watch;
 
 pub use options::ReconcilerOptions;
 pub use reconciler::Reconciler;
+pub use sites::SiteReach;

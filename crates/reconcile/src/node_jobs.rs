@@ -1,7 +1,7 @@
 //! Nodes and jobs that have lost each other: a node that is busy by its status without a job at work, a job at work
 //! without an execution. Neither can come to be by our own commits; what does all the same is put right and told.
 
-use crate::node_sweep::settle_all;
+use crate::every::settle_all;
 use crate::options::PAGE;
 use crate::reconciler::Core;
 use domain::finding::FindingKind;

@@ -1,5 +1,6 @@
 //! The reconciler's bounds and periods, by name.
 
+use crate::sites::SiteReach;
 use std::time::Duration;
 use workflow::NodePolicy;
 
@@ -22,6 +23,8 @@ pub struct ReconcilerOptions {
     /// From one look after nodes and tasks to the next.
     pub node_period: Duration,
     pub nodes: NodePolicy,
+    /// How sites are reached; without it none is looked at.
+    pub sites: Option<SiteReach>,
 }
 
 impl ReconcilerOptions {
@@ -35,6 +38,7 @@ impl ReconcilerOptions {
             silent_after: domain::boot_node::SILENT_AFTER,
             node_period: Duration::from_secs(5),
             nodes: NodePolicy::default(),
+            sites: None,
         }
     }
 

@@ -1,15 +1,15 @@
 //! Orders to install or to erase that nothing is heard of: an attempt that has said nothing for too long has failed, and
 //! a node that was never seen to boot is a finding. Nobody else would notice: a machine that is off says nothing.
 
-use crate::options::{PAGE, TROUBLE_PAUSE};
+use crate::every::{Page, settle_all};
+use crate::options::PAGE;
 use crate::reconciler::Core;
 use domain::boot_node::{BOOTS_WITHIN, BootNode, BootState, SILENT};
 use domain::finding::FindingKind;
 use domain::install_order::InstallOrder;
-use domain::{Error, FindingId, Timestamp};
-use std::sync::Arc;
+use domain::{BootNodeId, Error, FindingId, Timestamp};
 use std::time::Duration;
-use store::{Caller, Cause, Tx, TxResult, boot_node, finding, install_order, switch};
+use store::{Ambient, Cause, Tx, TxResult, boot_node, finding, install_order, switch};
 use workflow::install::fail_attempt;
 
 /// In whose name.
@@ -62,91 +62,56 @@ fn held_up(tx: &mut Tx<'_>, node: &BootNode, now: Timestamp, silent_after: Durat
     Ok(node.open_order().is_some_and(|order| order.due(silent_after, Some(thawed)) > now))
 }
 
-/// Looks at all open orders again and again, until told to stop.
-pub(crate) async fn run(core: Arc<Core>) {
-    loop {
-        let pause = match sweep(&core).await {
-            Ok(()) => core.options.period,
-            Err(e) => {
-                tracing::warn!(error = %e, "looking for installations that nothing is heard of");
-                TROUBLE_PAUSE
-            }
-        };
-        tokio::select! {
-            biased;
-            () = core.stop.cancelled() => return,
-            () = tokio::time::sleep(pause) => {}
-        }
-    }
+pub(crate) async fn sweep(core: &Core) -> Result<(), Error> {
+    let (silent_after, ambient) = (core.options.silent_after, core.store.ambient().clone());
+    let page = move |tx: &mut Tx<'_>, after: &str| page(tx, after, silent_after);
+    let settle =
+        move |tx: &mut Tx<'_>, id: &str| settle(tx, &BootNodeId::from_text(id), silent_after, ambient.as_ref());
+    settle_all(core, "settling an installation that nothing is heard of", page, settle).await
 }
 
-async fn sweep(core: &Core) -> Result<(), Error> {
-    let mut after = String::new();
-    loop {
-        let from = after.clone();
-        let page = core
-            .store
-            .read(move |tx| {
-                if switch::frozen(tx)?.is_some() {
-                    return Ok(Vec::new());
-                }
-                let mut nodes = Vec::new();
-                for id in install_order::open_nodes(tx, &from, PAGE)? {
-                    nodes.extend(tx.point(&boot_node::by_id(&id))?);
-                }
-                Ok(nodes)
-            })
-            .await?;
-        let now = core.store.ambient().now();
-        let Some(last) = page.iter().filter_map(BootNode::open_order).map(|o| o.id.to_string()).max() else {
-            return Ok(());
-        };
-        for node in &page {
-            let due = node.open_order().and_then(|order| overdue(node, order, now, core.options.silent_after));
-            // one that cannot be settled keeps nobody else waiting
-            if due.is_some()
-                && let Err(e) = settle(core, node).await
-            {
-                tracing::warn!(node = %node.id, error = %e, "settling an installation that nothing is heard of");
-            }
-        }
-        if page.len() < PAGE {
-            return Ok(());
-        }
-        after = last;
+fn page(tx: &mut Tx<'_>, after: &str, silent_after: Duration) -> TxResult<Page> {
+    if switch::frozen(tx)?.is_some() {
+        return Ok(Page::default());
     }
+    let (now, ids) = (tx.now(), install_order::open_nodes(tx, after, PAGE)?);
+    let mut page = Page::default();
+    for id in &ids {
+        let Some(node) = tx.point(&boot_node::by_id(id))? else { continue };
+        let Some(order) = node.open_order() else { continue };
+        // pages go by orders, what is settled is their nodes
+        page.next = Some(order.id.to_string()).filter(|_| ids.len() >= PAGE);
+        if overdue(&node, order, now, silent_after).is_some() {
+            page.due.push(id.to_string());
+        }
+    }
+    Ok(page)
 }
 
 /// Judged again in the transaction that writes: a report may have come meanwhile.
-async fn settle(core: &Core, node: &BootNode) -> Result<(), Error> {
-    let id = node.id.clone();
-    let fresh = FindingId::generate(core.store.ambient().uuid());
-    let silent_after = core.options.silent_after;
-    core.store
-        .write(&Caller::engine(), id.clone().as_str(), move |tx| {
-            let Some(there) = boot_node::get_for_update(tx, &id)? else { return Ok(()) };
-            let now = tx.now();
-            if held_up(tx, &there, now, silent_after)? {
-                return Ok(());
-            }
-            let (name, mac) = (&there.id, &there.mac);
-            let message = match there.open_order().and_then(|order| overdue(&there, order, now, silent_after)) {
-                None => return Ok(()),
-                Some(Overdue::Silent(silence)) => {
-                    let error = format!("nothing was heard of its installer for {} s", silence.as_secs());
-                    let cause = Cause::reconciler(BY, SILENT, &error);
-                    return fail_attempt(tx, &there, &error, &fresh, &cause).map(drop);
-                }
-                Some(Overdue::NotBegun(waited)) => format!(
-                    "boot node {name} ({mac}) was handed its installer {} min ago, which has not said that it began; look at the machine's console",
-                    waited.as_secs() / 60
-                ),
-                Some(Overdue::NotBooted(waited)) => format!(
-                    "boot node {name} ({mac}) has had an open order for {} min, and has not booted from the network since",
-                    waited.as_secs() / 60
-                ),
-            };
-            finding::raise(tx, fresh.clone(), FindingKind::NotBooted, id.as_str(), &message, BY)
-        })
-        .await
+fn settle(tx: &mut Tx<'_>, id: &BootNodeId, silent_after: Duration, ambient: &dyn Ambient) -> TxResult<()> {
+    let Some(there) = boot_node::get_for_update(tx, id)? else { return Ok(()) };
+    let now = tx.now();
+    if held_up(tx, &there, now, silent_after)? {
+        return Ok(());
+    }
+    let fresh = FindingId::generate(ambient.uuid());
+    let (name, mac) = (&there.id, &there.mac);
+    let message = match there.open_order().and_then(|order| overdue(&there, order, now, silent_after)) {
+        None => return Ok(()),
+        Some(Overdue::Silent(silence)) => {
+            let error = format!("nothing was heard of its installer for {} s", silence.as_secs());
+            let cause = Cause::reconciler(BY, SILENT, &error);
+            return fail_attempt(tx, &there, &error, &fresh, &cause).map(drop);
+        }
+        Some(Overdue::NotBegun(waited)) => format!(
+            "boot node {name} ({mac}) was handed its installer {} min ago, which has not said that it began; look at the machine's console",
+            waited.as_secs() / 60
+        ),
+        Some(Overdue::NotBooted(waited)) => format!(
+            "boot node {name} ({mac}) has had an open order for {} min, and has not booted from the network since",
+            waited.as_secs() / 60
+        ),
+    };
+    finding::raise(tx, fresh, FindingKind::NotBooted, id.as_str(), &message, BY)
 }

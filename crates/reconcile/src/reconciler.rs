@@ -1,7 +1,8 @@
 //! The reconciler as the rest of the server sees it: start, stop.
 
+use crate::every::every;
 use crate::options::ReconcilerOptions;
-use crate::{layers, node_sweep, orders, prompt, sweep};
+use crate::{layers, node_sweep, orders, prompt, sites, sweep};
 use domain::observation::Lane;
 use provider::Providers;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -30,9 +31,12 @@ impl Reconciler {
         let mut tasks = JoinSet::new();
         // heard from this moment on, so that nothing falls between the first sweep and the first hint
         tasks.spawn(prompt::run(core.clone(), core.store.signals().machines()));
-        tasks.spawn(orders::run(core.clone()));
-        tasks.spawn(node_sweep::run(core.clone()));
-        tasks.spawn(layers::run(core.clone()));
+        let (period, node_period) = (core.options.period, core.options.node_period);
+        let looking = "looking for installations that nothing is heard of";
+        tasks.spawn(every(core.clone(), period, looking, orders::sweep));
+        tasks.spawn(every(core.clone(), node_period, "looking after nodes", node_sweep::sweep));
+        tasks.spawn(every(core.clone(), period, "comparing nodes with their machines", layers::sweep));
+        tasks.spawn(sites::run(core.clone()));
         for lane in Lane::ALL {
             tasks.spawn(sweep::run(core.clone(), lane));
         }

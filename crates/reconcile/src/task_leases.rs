@@ -1,6 +1,6 @@
 //! Tasks whose time is up: a lease that ran out, an agent that never came. The job is told, and decides.
 
-use crate::node_sweep::settle_all;
+use crate::every::settle_all;
 use crate::options::PAGE;
 use crate::reconciler::Core;
 use domain::task::{LEASE_EXPIRED, NOT_TAKEN, Task, TaskStatus};

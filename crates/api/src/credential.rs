@@ -50,6 +50,7 @@ impl CredentialService for Credentials {
             kubeconfig: Secret::new(r.kubeconfig),
             certificates: r.certificates,
             user_data: Secret::new(r.user_data),
+            api_key: Secret::new(r.api_key),
         };
         let set = self.0.set_credential(&call, new).await.map_err(to_status)?;
         Ok(Response::new(shown(&set)))

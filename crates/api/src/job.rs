@@ -18,23 +18,23 @@ use tonic::{Request, Response, Status};
 
 pub(crate) struct Jobs(pub Service);
 
-fn stage(s: StageView) -> pb::JobStage {
+fn stage(kind: JobKind, s: StageView) -> pb::JobStage {
     pb::JobStage {
         state: s.state.to_owned(),
         message: s.message,
         finished_at: s.finished_at.map(timestamp),
-        ..declared(s.stage)
+        ..declared(kind, s.stage)
     }
 }
 
 /// One that nothing has happened in.
-fn declared(stage: JobStage) -> pb::JobStage {
+fn declared(kind: JobKind, stage: JobStage) -> pb::JobStage {
     pb::JobStage {
         name: stage.as_str().to_owned(),
         state: "waiting".to_owned(),
         message: String::new(),
         finished_at: None,
-        checkpoint: stage.is_checkpoint(),
+        checkpoint: stage.is_checkpoint(kind),
         timeout_seconds: u32::try_from(stage.decl().timeout.as_secs()).unwrap_or(u32::MAX),
     }
 }
@@ -56,6 +56,7 @@ fn listed(view: &JobView) -> pb::Job {
         id: job.id.to_string(),
         kind: job.kind.as_str().to_owned(),
         mode: job.kind.mode().to_owned(),
+        ground: job.kind.ground().as_str().to_owned(),
         node_id: job.node_id.to_string(),
         status: job.status.to_string(),
         stage: view.stage_name().to_owned(),
@@ -66,7 +67,7 @@ fn listed(view: &JobView) -> pb::Job {
         last_observed_state: view.observed(),
         recommended_action: recommended_action.to_owned(),
         recommended_because: because.to_owned(),
-        stages: view.stages().into_iter().map(stage).collect(),
+        stages: view.stages().into_iter().map(|s| stage(job.kind, s)).collect(),
         actions: Vec::new(),
         execution_id: job.execution_id.to_string(),
         purpose: job.purpose.as_str().to_owned(),
@@ -95,12 +96,13 @@ fn preview(node: &NodeId, kind: JobKind, effect: String) -> pb::Job {
     pb::Job {
         kind: kind.as_str().to_owned(),
         mode: kind.mode().to_owned(),
+        ground: kind.ground().as_str().to_owned(),
         node_id: node.to_string(),
         stage: kind.stages().first().map_or(String::new(), |s| s.as_str().to_owned()),
         failure_class: "none".to_owned(),
         recommended_action: "none".to_owned(),
         recommended_because: effect,
-        stages: kind.stages().iter().map(|s| declared(*s)).collect(),
+        stages: kind.stages().iter().map(|s| declared(kind, *s)).collect(),
         ..pb::Job::default()
     }
 }
@@ -223,6 +225,7 @@ impl JobService for Jobs {
             grace_seconds: r.grace_seconds,
             force: r.force,
             scratch_paths: r.scratch_paths,
+            profile: r.profile,
             dry_run: r.dry_run,
         };
         let job = match self.0.start_decommission(&call, new).await.map_err(to_status)? {

@@ -30,6 +30,7 @@ mod rest;
 mod run;
 mod server;
 mod sight;
+mod site;
 mod task;
 mod tls;
 mod token;

@@ -4,7 +4,7 @@ use crate::convert::timestamp;
 use crate::error::to_status;
 use crate::event::object;
 use crate::gate::{nothing, open};
-use crate::job;
+use crate::{job, site};
 use domain::lifecycle::State as _;
 use domain::node_action::NodeAction;
 use domain::{BootNodeId, JobId, MachineId};
@@ -12,8 +12,8 @@ use futures::stream::{BoxStream, StreamExt as _};
 use proto::millwright::v1 as pb;
 use proto::millwright::v1::node_service_server::NodeService;
 use service::{
-    Bulk, BulkOutcome, BulkResult, IssuedNode, LifecycleView, LogRow, NewNode, NodeAct, NodeActed, NodeView,
-    PageRequest, Service,
+    Bulk, BulkOutcome, BulkResult, IssuedNode, LifecycleView, LogRow, MaasWish, NewNode, NewOnboarding, NodeAct,
+    NodeActed, NodeView, PageRequest, PowerWish, Service,
 };
 use tonic::{Request, Response, Status};
 
@@ -63,6 +63,12 @@ fn agent(view: &NodeView) -> pb::NodeAgent {
     }
 }
 
+/// Of a machine that is gone nothing is reached.
+fn management_ip(view: &NodeView) -> String {
+    let machine = view.maas.as_ref().and_then(|maas| maas.machine.as_ref()).map(|seen| &seen.machine);
+    machine.filter(|m| m.absent_since.is_none()).map(|m| m.told.management_ip.clone()).unwrap_or_default()
+}
+
 fn node(view: NodeView) -> pb::Node {
     let (agent, n) = (agent(&view), &view.node);
     let because = view.schedulable().err();
@@ -88,6 +94,13 @@ fn node(view: NodeView) -> pb::Node {
         bundle_expires_at: view.bundle_expires_at.map(timestamp),
         unclean: n.unclean.clone(),
         quarantined_by: n.quarantined_by.clone(),
+        management_ip: management_ip(&view),
+        maas: view.maas.clone().map(|maas| pb::NodeMaas {
+            says: maas.says(),
+            site: maas.at.site,
+            system_id: maas.at.system_id,
+            machine: maas.machine.map(site::machine),
+        }),
         lifecycle: view.lifecycle.map(lifecycle),
     }
 }
@@ -206,6 +219,37 @@ impl NodeService for Nodes {
         let new =
             NewNode { name: r.name, machine_id: r.machine_id, bundle_seconds: r.bundle_seconds, onboard: r.onboard };
         Ok(Response::new(issued(self.0.create_node(&call, new).await.map_err(to_status)?)))
+    }
+
+    async fn onboard_node(
+        &self,
+        request: Request<pb::OnboardNodeRequest>,
+    ) -> Result<Response<pb::OnboardNodeResponse>, Status> {
+        let (call, r) = open(request, |r| &r.name)?;
+        let power = r.power.map(|p| PowerWish {
+            kind: p.kind,
+            address: p.address,
+            credentials_ref: p.credentials_ref,
+            parameters: p.parameters.into_iter().collect(),
+        });
+        let wish = MaasWish {
+            site: r.site,
+            profile: r.profile,
+            macs: r.mac_addresses,
+            serial_number: r.serial_number,
+            system_uuid: r.system_uuid,
+            system_id: r.system_id,
+            hostname: r.hostname,
+            power,
+        };
+        let new = NewOnboarding { name: r.name, wish, reason: r.reason, dry_run: r.dry_run };
+        let begun = self.0.onboard_node(&call, new).await.map_err(to_status)?;
+        Ok(Response::new(pb::OnboardNodeResponse {
+            node: begun.node.map(node),
+            job: begun.job.map(job::one),
+            effect: begun.effect,
+            done: begun.done,
+        }))
     }
 
     async fn watch_node(

@@ -25,6 +25,7 @@ use crate::refused::in_our_terms;
 use crate::rest::{self, RestOptions};
 use crate::run::Runs;
 use crate::sight::{Calls, Connected, identify, measure};
+use crate::site::Sites;
 use crate::task::Tasks;
 use crate::tls::Tls;
 use crate::token::Tokens;
@@ -142,6 +143,7 @@ fn router(
     serve!(mw::node_service_server::NodeServiceServer<Nodes>, Nodes);
     serve!(mw::job_service_server::JobServiceServer<Jobs>, Jobs);
     serve!(mw::task_service_server::TaskServiceServer<Tasks>, Tasks);
+    serve!(mw::site_service_server::SiteServiceServer<Sites>, Sites);
     tokio::spawn(tell_health(health, names, service.refusing(), stop.clone()));
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)

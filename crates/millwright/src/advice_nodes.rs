@@ -30,6 +30,7 @@ fn node(status: NodeStatus, job: Option<&Job>) -> Node {
         cordoned_by: String::new(),
         cordon_reason: String::new(),
         machine_id: None,
+        maas: None,
         active_job: job.map(|job| job.id.clone()),
         agent_mode: AgentMode::Keep,
         agent_mode_by: String::new(),
@@ -52,6 +53,7 @@ fn agents() -> Vec<Option<AgentIdentity>> {
         session: 4,
         confirmed: true,
         enrolled_at: ago(900),
+        token_id: String::new(),
         certificate_until: NOW.plus(Duration::from_secs(3600)),
         agent_version: "0.1.0".into(),
         boot_id: "b".into(),
@@ -117,6 +119,7 @@ fn job(kind: JobKind, status: JobStatus, stage: Option<JobStage>, class: Option<
             }
         },
         parameters: "{}".into(),
+        learned: "{}".to_owned(),
         clean_record: String::new(),
         requested_by: "ann".into(),
         reason: "a test".into(),
@@ -201,7 +204,17 @@ fn every_state_of_a_node_is_explained_and_has_a_way_on() {
                     let node = Node { cordoned_by, agent_mode: mode, ..node(status, job.as_ref()) };
                     let frozen = freeze(i % 3 == 0);
                     let (job, agent, bundle) = (job.clone(), agent.clone(), bundle.clone());
-                    let why = NodeWhy { node, job, agent, bundle, findings: Vec::new(), frozen, policy, now: NOW };
+                    let why = NodeWhy {
+                        node,
+                        job,
+                        agent,
+                        bundle,
+                        findings: Vec::new(),
+                        maas: None,
+                        frozen,
+                        policy,
+                        now: NOW,
+                    };
                     let e = why.explain(&admin);
                     check(&e, &mut known, &why);
                     walked += 1;

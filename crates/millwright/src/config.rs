@@ -180,6 +180,40 @@ pub struct Provider {
     /// Of a simulated fleet: where its world is kept. Servers that share one share its machines.
     pub journal: Option<PathBuf>,
     pub seed: u64,
+    /// Of a MAAS: the site whose machines it drives ('millwright site list').
+    pub site: String,
+}
+
+/// What drives the machines of a provider.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProviderKind {
+    Sim,
+    Maas,
+}
+
+impl Provider {
+    /// Of the provider of this name.
+    pub fn kind(&self, name: &str) -> Result<ProviderKind, String> {
+        let kind = match self.kind.as_str() {
+            "sim" => ProviderKind::Sim,
+            "" if name == "sim" => ProviderKind::Sim,
+            "maas" => ProviderKind::Maas,
+            other => return Err(format!("providers.{name}.kind: {other:?} is unknown; this version knows: sim, maas")),
+        };
+        let not_for = |field: &str| Err(format!("providers.{name}.{field}: is not for kind {:?}", self.kind));
+        match kind {
+            ProviderKind::Sim if !self.site.is_empty() => not_for("site"),
+            ProviderKind::Maas if self.journal.is_some() => not_for("journal"),
+            ProviderKind::Maas if self.seed != 0 => not_for("seed"),
+            ProviderKind::Maas if self.site.is_empty() => {
+                Err(format!("providers.{name}.site: names the site whose machines it drives; 'millwright site list'"))
+            }
+            ProviderKind::Maas => domain::id::check_name("site", &self.site)
+                .map(|()| kind)
+                .map_err(|e| format!("providers.{name}.{}", e.message)),
+            ProviderKind::Sim => Ok(kind),
+        }
+    }
 }
 
 /// The provider for real machines.
@@ -406,11 +440,7 @@ impl Config {
             );
         }
         for (name, provider) in &self.providers {
-            match provider.kind.as_str() {
-                "sim" => {}
-                "" if name == "sim" => {}
-                other => return Err(format!("providers.{name}.kind: {other:?} is unknown; this version knows: sim")),
-            }
+            provider.kind(name)?;
         }
         Ok(())
     }
@@ -483,6 +513,10 @@ mod tests {
             ("[observe]\nperiod_seconds = 60\nstale_after_seconds = 59", "observe.stale_after_seconds"),
             ("[providers.dc]\nkind = 'telepathy'", "providers.dc.kind"),
             ("[providers.datacenter]\nkind = 'sim'", "[datacenter]"),
+            ("[providers.lab]\nkind = 'maas'", "providers.lab.site"),
+            ("[providers.lab]\nkind = 'maas'\nsite = 'a b'", "providers.lab.site"),
+            ("[providers.lab]\nkind = 'maas'\nsite = 'lab'\nseed = 1", "providers.lab.seed"),
+            ("[providers.a]\nkind = 'sim'\nsite = 'lab'", "providers.a.site"),
             ("[datacenter]\nredfish_calls = 0", "datacenter.redfish_calls"),
             ("[netboot]\nmode = 'authoritative'", "netboot.range"),
             ("[netboot]\nstrangers = 'welcome'", "strangers"),

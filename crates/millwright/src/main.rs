@@ -22,6 +22,7 @@ mod plan_folder;
 mod providers;
 mod secrets;
 mod serve;
+mod sites;
 mod toml_error;
 
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};

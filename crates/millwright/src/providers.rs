@@ -1,28 +1,58 @@
-//! Who drives the machines: the one for real hardware, and simulated fleets where they are asked for.
+//! Who drives the machines: the one for real hardware, those whose machines a MAAS manages, and simulated fleets where they
+//! are asked for.
 
-use crate::config::{Config, ImageSource, Provider};
+use crate::config::{Config, ImageSource, Provider, ProviderKind};
+use async_trait::async_trait;
 use datacenter::{Datacenter, Image, Options};
-use provider::Providers;
+use domain::Reason;
+use domain::site::{Site, SiteState};
+use domain::stage::FailureClass;
+use maas::{MaasProvider, SiteSource};
+use provider::{MaasClients, ProviderError, ProviderResult, Providers};
 use service::Vault;
 use sim::SimFleet;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use store::Ambient;
+use store::{Ambient, Store};
 
 /// The name of the provider for real machines; it is there unless it is switched off.
 pub const DATACENTER: &str = "datacenter";
 const SIM: &str = "sim";
 
-pub fn configured(
-    config: &Config,
-    sim_asked_for: bool,
-    data: &Path,
-    ambient: &Arc<dyn Ambient>,
-    vault: &Vault,
-    netboot: Arc<dyn provider::Netboot>,
-) -> Result<Providers, String> {
+/// What providers are made of.
+pub struct Parts<'a> {
+    pub store: &'a Store,
+    pub data: &'a Path,
+    pub ambient: &'a Arc<dyn Ambient>,
+    pub vault: &'a Vault,
+    pub netboot: Arc<dyn provider::Netboot>,
+    pub sites: Arc<dyn MaasClients>,
+}
+
+/// The sites as they are stored by now.
+struct Stored(Store);
+
+#[async_trait]
+impl SiteSource for Stored {
+    async fn site(&self, name: &str) -> ProviderResult<Site> {
+        let wanted = name.to_owned();
+        let found = self.0.read(move |tx| tx.point(&store::site::by_name(&wanted))).await.map_err(|e| {
+            let message = format!("reading site {name}: {e}");
+            ProviderError::because(Reason::StoreUnavailable, FailureClass::DependencyDown, message)
+        })?;
+        found.filter(|site| site.state == SiteState::Present).ok_or_else(|| {
+            let message = format!(
+                "there is no site {name:?}, which the configuration names for these machines; 'millwright site create {name} --url URL --credential NAME'"
+            );
+            ProviderError::refused(FailureClass::NeedsOperator, message)
+        })
+    }
+}
+
+pub fn configured(config: &Config, sim_asked_for: bool, parts: Parts<'_>) -> Result<Providers, String> {
+    let Parts { store, data, ambient, vault, netboot, sites } = parts;
     let mut providers = Providers::default();
     if config.datacenter.enabled {
         let keyring = Arc::new(vault.clone());
@@ -30,10 +60,20 @@ pub fn configured(
         providers = providers.with(DATACENTER, Arc::new(datacenter));
     }
     let mut simulated: Vec<(String, Provider)> = Vec::new();
+    let stored: Arc<dyn SiteSource> = Arc::new(Stored(store.clone()));
+    let call_timeout = Duration::from_secs(config.engine.call_timeout_seconds);
     for (name, provider) in &config.providers {
         let asked_for = name == SIM && sim_asked_for;
-        if provider.enabled.unwrap_or(true) || asked_for {
-            simulated.push((name.clone(), provider.clone()));
+        if !provider.enabled.unwrap_or(true) && !asked_for {
+            continue;
+        }
+        match provider.kind(name)? {
+            ProviderKind::Sim => simulated.push((name.clone(), provider.clone())),
+            ProviderKind::Maas => {
+                let keyring = Arc::new(vault.clone());
+                let by_maas = MaasProvider::new(&provider.site, stored.clone(), sites.clone(), keyring, call_timeout);
+                providers = providers.with(name, Arc::new(by_maas));
+            }
         }
     }
     if sim_asked_for && !config.providers.contains_key(SIM) {

@@ -10,10 +10,11 @@ use crate::open_files;
 use crate::plan_folder;
 use crate::providers;
 use crate::secrets;
+use crate::sites;
 use clap::Args;
 use engine::{Engine, EngineOptions, Workflow};
 use provider::Providers;
-use reconcile::{Reconciler, ReconcilerOptions};
+use reconcile::{Reconciler, ReconcilerOptions, SiteReach};
 use service::{Call, CallerLimits, NetbootOrders, NewMachine, Service, Vault};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -206,17 +207,32 @@ impl Server {
             .map_err(|e| e.to_string())?;
         let vault = open_vault(config, &data, &store).await;
         let netboot = Arc::new(NetbootOrders::new(store.clone()));
-        let providers = providers::configured(config, options.sim.is_some(), &data.path, &ambient, &vault, netboot)?;
+        let sites = sites::working(config);
+        let parts = providers::Parts {
+            store: &store,
+            data: &data.path,
+            ambient: &ambient,
+            vault: &vault,
+            netboot,
+            sites: sites.clone(),
+        };
+        let providers = providers::configured(config, options.sim.is_some(), parts)?;
         let first_start = data.is_new();
         let instance = data.instance_id(|| ambient.uuid().to_string())?;
+        let (hands, bundles) = sites::hands(sites, &vault);
         let workflows: Vec<Arc<dyn Workflow>> =
-            vec![Arc::new(RunWorkflow::new(providers.clone())), Arc::new(JobWorkflow::new(node_policy(config)))];
+            vec![Arc::new(RunWorkflow::new(providers.clone())), Arc::new(JobWorkflow::new(node_policy(config), hands))];
         let observing = reconciler_options(config, &instance);
         let engine = Engine::new(store.clone(), engine_options(config, instance), workflows, None);
         let service = Service::with_vault(store, engine.clone(), providers.clone(), caller_limits(config), vault)
             .await
             .map_err(|e| e.to_string())?;
         service.keeps_nodes_by(node_policy(config));
+        let looking = sites::observing();
+        service.reaches_sites_by(looking.clone());
+        bundles.come_from(&service);
+        let reach = SiteReach { keyring: Arc::new(service.vault().clone()), clients: looking };
+        let observing = ReconcilerOptions { sites: Some(reach), ..observing };
         let start = match first_start {
             _ if options.new_admin_token => Start::Fresh,
             true => Start::First,

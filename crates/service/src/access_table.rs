@@ -103,6 +103,7 @@ pub const RULES: &[Rule] = &[
     rule("millwright.v1.NodeService/WatchNode", Viewer, Reads, Fleet),
     rule("millwright.v1.NodeService/GetNodeHistory", Viewer, Reads, Fleet),
     rule("millwright.v1.NodeService/CreateNode", Operator, Changes, Fleet),
+    rule("millwright.v1.NodeService/OnboardNode", Operator, Changes, Fleet),
     rule("millwright.v1.NodeService/DrainNode", Operator, Changes, Fleet),
     rule("millwright.v1.NodeService/CordonNode", Operator, Changes, Fleet),
     rule("millwright.v1.NodeService/UncordonNode", Operator, Changes, Fleet),
@@ -134,6 +135,16 @@ pub const RULES: &[Rule] = &[
     // host.exec by way of it needs an admin: it is root on the fleet
     rule("millwright.v1.TaskService/OrderTask", Operator, Changes, Fleet),
     rule("millwright.v1.TaskService/CancelTask", Operator, Changes, Fleet),
+    rule("millwright.v1.SiteService/ListSites", Viewer, Reads, Fleet),
+    rule("millwright.v1.SiteService/GetSite", Viewer, Reads, Fleet),
+    rule("millwright.v1.SiteService/ListSiteMachines", Viewer, Reads, Fleet),
+    rule("millwright.v1.SiteService/GetSiteMachine", Viewer, Reads, Fleet),
+    // costs the MAAS
+    rule("millwright.v1.SiteService/CheckSite", Operator, Reads, Fleet),
+    // decides where an API key is sent, and what runs as root on machines
+    rule("millwright.v1.SiteService/CreateSite", Admin, Changes, Fleet),
+    rule("millwright.v1.SiteService/UpdateSite", Admin, Changes, Fleet),
+    rule("millwright.v1.SiteService/RemoveSite", Admin, Changes, Fleet),
     // each costs the machine's controller, which has little to spend
     rule("millwright.v1.HardwareService/InspectMachine", Operator, Reads, Fleet),
     rule("millwright.v1.HardwareService/GetConsoleInfo", Operator, Reads, Fleet),

@@ -2,7 +2,7 @@
 
 use crate::change::Answer;
 use crate::machines::required;
-use crate::vault::{Vault, same_kind, written};
+use crate::vault::{Vault, same_kind, sealed_under, written};
 use crate::{Call, Page, PageRequest, Service, kubeconfig};
 use domain::credential::{
     self as credentials, BmcLogin, CHANGED, CREATED, Credential, CredentialKind, CredentialRecord, CredentialState,
@@ -11,7 +11,7 @@ use domain::credential::{
 use domain::id::check_name;
 use domain::{Error, Reason, Secret};
 use std::sync::Arc;
-use store::{Caller, Cause, Tx, TxResult, credential};
+use store::{Caller, Cause, Tx, TxResult, credential, site};
 use x509_parser::pem::Pem;
 
 /// Rows that are sealed again in one transaction.
@@ -29,6 +29,7 @@ pub struct NewCredential {
     pub kubeconfig: Secret,
     pub certificates: String,
     pub user_data: Secret,
+    pub api_key: Secret,
 }
 
 /// A credential as it is shown.
@@ -43,7 +44,7 @@ pub struct CredentialView {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRotation {
     pub key_id: String,
-    /// By this call.
+    /// By this call; the agents' authority counts as one.
     pub resealed: u64,
     /// Under the current key by now.
     pub sealed: u64,
@@ -60,6 +61,7 @@ impl NewCredential {
             CredentialKind::Kubeconfig => &["kubeconfig"],
             CredentialKind::Ca => &["certificates"],
             CredentialKind::UserData => &["user_data"],
+            CredentialKind::Maas => &["api_key"],
         };
         for (field, given) in [
             ("username", !self.username.is_empty()),
@@ -69,6 +71,7 @@ impl NewCredential {
             ("kubeconfig", !self.kubeconfig.is_empty()),
             ("certificates", !self.certificates.is_empty()),
             ("user_data", !self.user_data.is_empty()),
+            ("api_key", !self.api_key.is_empty()),
         ] {
             if given && !belongs.contains(&field) {
                 let problem =
@@ -88,12 +91,17 @@ impl NewCredential {
             CredentialKind::Kubeconfig => Credential::Kubeconfig(self.kubeconfig.clone()),
             CredentialKind::Ca => Credential::Ca(self.certificates.clone()),
             CredentialKind::UserData => Credential::UserData(self.user_data.clone()),
+            CredentialKind::Maas => Credential::Maas(self.api_key.clone()),
         };
         credential.check()?;
         match &credential {
             Credential::Kubeconfig(text) => kubeconfig::check(text.reveal())?,
             Credential::Ca(pem) => check_certificates(pem)?,
-            Credential::Bmc(_) | Credential::BmcChanging { .. } | Credential::Ssh(_) | Credential::UserData(_) => {}
+            Credential::Bmc(_)
+            | Credential::BmcChanging { .. }
+            | Credential::Ssh(_)
+            | Credential::UserData(_)
+            | Credential::Maas(_) => {}
         }
         Ok(credential)
     }
@@ -138,7 +146,7 @@ fn view(tx: &mut Tx<'_>, name: &str) -> TxResult<CredentialView> {
 
 fn rotation(tx: &mut Tx<'_>, key_id: &str, resealed: u64) -> TxResult<KeyRotation> {
     let left = credential::under_other_keys(tx, key_id, "", BATCH)?.into_iter().map(|there| there.record).collect();
-    let sealed = credential::keys(tx)?.get(key_id).copied().unwrap_or(0);
+    let sealed = sealed_under(tx)?.get(key_id).copied().unwrap_or(0);
     Ok(KeyRotation { key_id: key_id.to_owned(), resealed, sealed, left })
 }
 
@@ -213,6 +221,11 @@ impl Service {
                 if machines > 0 && !force {
                     return Err(in_use(&name, machines).into());
                 }
+                if let Some(site) = site::with_credential(tx, &name)?.filter(|_| !force) {
+                    let message =
+                        format!("site {site} is reached with credential {name}; give it another first, or say force");
+                    return Err(Error::new(Reason::CredentialInUse, message).with("site", site).into());
+                }
             }
             match credential::delete(tx, &there, &cause)? {
                 store::Moved::Moved | store::Moved::AlreadyThere => view(tx, &name),
@@ -248,7 +261,7 @@ impl Service {
                 None => break,
             }
         }
-        self.reseal_agent_authority(&key).await?;
+        resealed += self.reseal_agent_authority(&key).await?;
         let id = key.id().to_owned();
         self.change(call, "credentials", move |tx| rotation(tx, &id, resealed)).await
     }

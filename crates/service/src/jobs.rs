@@ -9,8 +9,8 @@ use crate::{Call, Page, PageRequest, Service};
 use domain::filter::Filter;
 use domain::job::{Afterwards, Job, JobStatus, Purpose};
 use domain::job_action::{JobAction, judge_action, judge_all, recommend};
-use domain::job_stage::{JobKind, JobStage, Mode};
-use domain::limits::COMMENT_MAX;
+use domain::job_stage::{Ground, JobKind, JobStage, Mode};
+use domain::limits::{COMMENT_MAX, TEXT_MAX};
 use domain::machine::check_text;
 use domain::node::{Node, NodeStatus};
 use domain::task::Task;
@@ -21,7 +21,7 @@ use std::sync::Arc;
 use store::execution::{Execution, Status};
 use store::switch::{self, Freeze};
 use store::{Cause, Tx, TxResult, execution, job, node, task};
-use workflow::job::{Act, Fresh, NewJob, Parameters, begin};
+use workflow::job::{Act, Fresh, Learned, MaasWish, NewJob, Parameters, begin};
 
 /// A job, and what it waits for right now.
 #[derive(Clone, Debug, PartialEq)]
@@ -164,7 +164,7 @@ impl JobsOf {
     fn has(self, kind: JobKind) -> bool {
         match (self, kind) {
             (JobsOf::All, _)
-            | (JobsOf::Onboarding, JobKind::Onboarding)
+            | (JobsOf::Onboarding, JobKind::Onboarding(_))
             | (JobsOf::Decommission, JobKind::Decommission(_)) => true,
             (JobsOf::Onboarding | JobsOf::Decommission, _) => false,
         }
@@ -305,6 +305,8 @@ pub struct NewDecommission {
     pub grace_seconds: u32,
     pub force: bool,
     pub scratch_paths: Vec<String>,
+    /// What a reimage deploys; empty: what was deployed last.
+    pub profile: String,
     pub dry_run: bool,
 }
 
@@ -324,8 +326,6 @@ const PATH_MAX: usize = 1024;
 /// What a machine cannot lose: neither these nor anything below them is ever emptied; nor `/lib` and its kin.
 const SYSTEM_TREES: [&str; 12] =
     ["usr", "etc", "var", "boot", "bin", "sbin", "root", "home", "proc", "sys", "dev", "run"];
-/// Of the document, which need a site that can install machines.
-const REIMAGE: &str = "reimage";
 
 /// Everything below it is removed: it must say plainly what that is, and be nothing that the machine lives by.
 fn scratch_path(path: &str) -> Result<(), String> {
@@ -353,22 +353,25 @@ pub(crate) fn parameters(grace_seconds: u32, force: bool, scratch_paths: Vec<Str
         scratch_path(path).map_err(|why| Error::field("scratch_paths", format!("{path:?} {why}")))?;
     }
     let grace_seconds = if grace_seconds == 0 { GRACE_SECONDS } else { grace_seconds };
-    Ok(Parameters { grace_seconds, force, scratch_paths })
+    Ok(Parameters { grace_seconds, force, scratch_paths, adopting: None, maas: None })
 }
 
-fn decommission_mode(text: &str) -> Result<Mode, Error> {
-    let known = Mode::ALL.map(Mode::as_str);
-    if text == REIMAGE {
+/// What a mode means for this node.
+fn decommission_mode(text: &str, node: &Node) -> Result<Mode, Error> {
+    let known = [Mode::SoftReset, Mode::StorageCleanup, Mode::Reimage, Mode::FullDecommission(Ground::Bundle)];
+    let known = known.map(Mode::as_str);
+    let mode = Mode::of(text, node.ground()).ok_or_else(|| {
+        Error::field("mode", format!("{text:?} is no mode; there are {}", known.join(", "))).allowing(known)
+    })?;
+    if mode == Mode::Reimage && node.ground() == Ground::Bundle {
         let message = format!(
-            "mode reimage installs the machine anew, which needs a MAAS site or the boot service, and neither serves nodes yet; use one of {}",
-            known.join(", ")
+            "mode reimage deploys the machine anew, and node {} was enrolled by hand: only a node of a MAAS site has one who deploys it; install it as it was, then 'millwright node rebootstrap {0}'",
+            node.id
         );
-        return Err(Error::new(Reason::ModeUnavailable, message).allowing(known));
+        let others: Vec<&str> = known.into_iter().filter(|name| *name != mode.as_str()).collect();
+        return Err(Error::new(Reason::ModeUnavailable, message).allowing(others));
     }
-    Mode::parse(text).ok_or_else(|| {
-        let message = format!("{text:?} is no mode; there are {}, {REIMAGE}", known.join(", "));
-        Error::field("mode", message).allowing(known.into_iter().chain([REIMAGE]))
-    })
+    Ok(mode)
 }
 
 /// Whether a job of this kind may begin; `Some`: it is under way already.
@@ -447,7 +450,10 @@ impl Service {
     /// Its bundle was issued; from now on its onboarding waits for the agent. Again: the same one.
     pub async fn start_onboarding(&self, call: &Arc<Call>, node: &str, reason: &str) -> Result<JobView, Error> {
         check_text("reason", reason, COMMENT_MAX)?;
-        match self.begin_job(call, node, JobKind::Onboarding, Parameters::default(), reason, false).await? {
+        match self
+            .begin_job(call, node, JobKind::Onboarding(Ground::Bundle), Parameters::default(), reason, false)
+            .await?
+        {
             Begun::Job(view) => Ok(*view),
             Begun::Preview { .. } => Err(Error::internal("a preview that nobody asked for")),
         }
@@ -455,14 +461,32 @@ impl Service {
 
     /// Again in the same mode: the one that is under way.
     pub async fn start_decommission(&self, call: &Arc<Call>, new: NewDecommission) -> Result<Begun, Error> {
-        let kind = JobKind::Decommission(decommission_mode(&new.mode)?);
+        let named = NodeRef::new("node_id", &new.node)?;
+        let there = self.store().snapshot(move |tx| find_node(tx, &named)).await?;
+        let kind = JobKind::Decommission(decommission_mode(&new.mode, &there)?);
         check_text("reason", &new.reason, COMMENT_MAX)?;
         if !new.scratch_paths.is_empty() {
             // root empties them
             call.needs(Role::Admin, "scratch_paths")?;
         }
-        let parameters = parameters(new.grace_seconds, new.force, new.scratch_paths)?;
+        let mut parameters = parameters(new.grace_seconds, new.force, new.scratch_paths)?;
+        if let (Ground::Maas, Some(place)) = (kind.ground(), &there.maas) {
+            check_text("profile", &new.profile, TEXT_MAX)?;
+            let profile = match new.profile.as_str() {
+                "" => self.last_profile(&there.id).await?,
+                named => named.to_owned(),
+            };
+            let wish = MaasWish { site: place.site.clone(), profile, ..MaasWish::default() };
+            parameters.maas = Some(MaasWish { system_id: place.system_id.clone(), ..wish });
+        }
         self.begin_job(call, &new.node, kind, parameters, &new.reason, new.dry_run).await
+    }
+
+    /// What a node was last made to.
+    async fn last_profile(&self, node: &NodeId) -> Result<String, Error> {
+        let node = node.clone();
+        let last = self.store().snapshot(move |tx| job::learned_of_node(tx, &node)).await?;
+        Ok(last.iter().map(|learned| Learned::read(learned).profile).find(|p| !p.is_empty()).unwrap_or_default())
     }
 
     async fn begin_job(

@@ -29,6 +29,7 @@ mod machines;
 mod netboot_orders;
 mod node_actions;
 mod nodes;
+mod onboarding;
 mod page;
 mod plans;
 mod report_tokens;
@@ -37,6 +38,8 @@ mod sealing;
 mod secret_keys;
 mod sight;
 mod sightings;
+mod site_check;
+mod sites;
 mod standing;
 mod start_run;
 pub mod states;
@@ -53,7 +56,7 @@ use crate::sightings::Sightings;
 use domain::agent::HeartbeatPolicy;
 use domain::{Error, Reason, Timestamp};
 use engine::Engine;
-use provider::Providers;
+use provider::{MaasClients, NoMaas, Providers};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use store::token::revoked_by_row;
@@ -78,15 +81,19 @@ pub use machines::{MachineUpdate, NewMachine};
 pub use netboot_orders::NetbootOrders;
 pub use node_actions::{NodeAct, NodeActed};
 pub use nodes::{IssuedNode, LifecycleView, NewNode, NodeView};
+pub use onboarding::{NewOnboarding, Onboarded};
 pub use page::{Page, PageRequest};
 pub use runs::RunView;
 pub use sealing::SecretKey;
 pub use secret_keys::{Keep, SecretKeys};
+pub use site_check::{Point as SitePoint, SiteCheck, Verdict as SiteVerdict};
+pub use sites::{OnMaas, SiteMachine, SiteView};
 pub use standing::CallerLimits;
 pub use start_run::StartRun;
 pub use tasks::NewOrder as NewTaskOrder;
 pub use tokens::{CreatedToken, NewToken};
 pub use vault::Vault;
+pub use workflow::job::{MaasWish, PowerWish};
 // what the doors show of the engine, by its own types
 pub use store::LogRow;
 pub use store::audit::Entry as AuditEntry;
@@ -116,6 +123,8 @@ struct Inner {
     silent_after: OnceLock<Duration>,
     /// What the site wishes of its nodes; whoever carries that out is set up with the same.
     nodes: OnceLock<NodePolicy>,
+    /// How sites are reached.
+    maas: OnceLock<Arc<dyn MaasClients>>,
     sightings: Sightings,
     agents: agents::Agents,
     /// For the metrics.
@@ -155,6 +164,7 @@ impl Service {
             image_bytes: OnceLock::new(),
             silent_after: OnceLock::new(),
             nodes: OnceLock::new(),
+            maas: OnceLock::new(),
             sightings: Sightings::default(),
             agents: agents::Agents::default(),
             counted: sight::Counted::default(),
@@ -239,6 +249,15 @@ impl Service {
 
     fn node_policy(&self) -> &NodePolicy {
         self.inner.nodes.get_or_init(NodePolicy::default)
+    }
+
+    /// How sites are reached; said once, when the server starts.
+    pub fn reaches_sites_by(&self, clients: Arc<dyn MaasClients>) {
+        self.inner.maas.get_or_init(|| clients);
+    }
+
+    fn maas_clients(&self) -> Arc<dyn MaasClients> {
+        self.inner.maas.get_or_init(|| Arc::new(NoMaas)).clone()
     }
 
     fn heartbeat_policy(&self) -> HeartbeatPolicy {

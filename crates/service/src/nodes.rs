@@ -5,11 +5,12 @@ use crate::agents::new_bootstrap_token;
 use crate::change::Answer;
 use crate::jobs::{self, JobView};
 use crate::machines::{no_active_run, required};
+use crate::sites::{OnMaas, on_maas};
 use crate::{Call, Page, PageRequest, Service};
 use domain::agent::{AgentIdentity, BUNDLE_LIFE, BootstrapToken, HeartbeatPolicy, IdentityState};
 use domain::id::check_name;
 use domain::job::Job;
-use domain::job_stage::JobKind;
+use domain::job_stage::{Ground, JobKind};
 use domain::machine::{Machine, Phase};
 use domain::node::{AgentMode, ISSUED, Node, NodeStatus, ONBOARD, View};
 use domain::node_action::NodeFacts;
@@ -53,6 +54,8 @@ pub struct NodeView {
     /// Its agent was heard of within the time that it has.
     pub connected: bool,
     pub boot_node_id: Option<BootNodeId>,
+    /// What its MAAS says, of one that is on a machine of a site.
+    pub maas: Option<OnMaas>,
     /// Of the bundle that is out, also when that is over.
     pub bundle_expires_at: Option<Timestamp>,
     /// Only of one.
@@ -77,7 +80,7 @@ impl NodeView {
     pub(crate) fn is_news_after(&self, before: &Self) -> bool {
         let still = |view: &Self| {
             let agent = view.agent.clone().map(|a| AgentIdentity { beats: 0, last_beat: None, skew_ms: 0, ..a });
-            Self { agent, ..view.clone() }
+            Self { agent, maas: view.maas.clone().map(OnMaas::still), ..view.clone() }
         };
         still(self) != still(before)
     }
@@ -261,6 +264,7 @@ pub(crate) fn view(tx: &mut Tx<'_>, node: Node, policy: HeartbeatPolicy) -> TxRe
         None => None,
     };
     Ok(NodeView {
+        maas: on_maas(tx, known.node.maas.as_ref())?,
         connected: is_connected(known.agent.as_ref(), policy, known.now),
         bundle_expires_at: known.bundle.map(|b| b.expires_at),
         lifecycle: Some(lifecycle),
@@ -284,6 +288,7 @@ fn views(tx: &mut Tx<'_>, nodes: Vec<Node>, policy: HeartbeatPolicy) -> TxResult
         let bundle = if waits { bundle_out(tx, &node.id)? } else { None };
         let agent = agents.remove(&node.id);
         all.push(NodeView {
+            maas: on_maas(tx, node.maas.as_ref())?,
             connected: is_connected(agent.as_ref(), policy, now),
             bundle_expires_at: bundle.map(|b| b.expires_at),
             boot_node_id: node.machine_id.as_ref().and_then(|id| boots.get(id)).cloned(),
@@ -405,31 +410,17 @@ impl Service {
                 "" => None,
                 machine => Some(machine_for(tx, machine)?),
             };
-            let now = tx.now();
-            let fresh_node = Node {
-                id: id.clone(),
-                name: new.name.clone(),
-                status: NodeStatus::BootstrapIssued,
-                version: 1,
-                status_reason: "a bundle was issued; its agent has not come yet".to_owned(),
-                status_changed_at: now,
-                cordoned_by: String::new(),
-                cordon_reason: String::new(),
-                machine_id,
-                active_job: None,
-                agent_mode: AgentMode::Keep,
-                agent_mode_by: String::new(),
-                quarantined_by: String::new(),
-                unclean: String::new(),
-                task_fence: 0,
-                created_at: now,
-                created_by: by.clone(),
-            };
+            let reason = "a bundle was issued; its agent has not come yet";
+            let issued = Node::new(id.clone(), &new.name, NodeStatus::BootstrapIssued, reason, &by, tx.now());
+            let fresh_node = Node { machine_id, ..issued };
             let made = node::insert(tx, &fresh_node, &Cause::operator(&by, ISSUED, ""))?;
             agent::issue(tx, &bundle.token)?;
             if new.onboard {
-                let wish =
-                    NewJob { kind: JobKind::Onboarding, parameters: Parameters::default(), reason: String::new() };
+                let wish = NewJob {
+                    kind: JobKind::Onboarding(Ground::Bundle),
+                    parameters: Parameters::default(),
+                    reason: String::new(),
+                };
                 lock_node(tx, &made.id)?.is_free()?;
                 begin(tx, &made, &wish, &fresh, &Cause::operator(&by, ONBOARD, ""))?;
             }

@@ -1,6 +1,6 @@
 //! Keyset paging: a token says after which key to go on, and for which question it was given.
 
-use crate::{CredentialView, JobView, NodeView, RunView};
+use crate::{CredentialView, JobView, NodeView, RunView, SiteMachine, SiteView};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use domain::boot_node::BootNode;
@@ -131,6 +131,21 @@ impl Weigh for BootWorkflow {
 impl Weigh for Image {
     fn bytes(&self) -> usize {
         FIXED_BYTES
+    }
+}
+
+impl Weigh for SiteView {
+    fn bytes(&self) -> usize {
+        let templates: usize = self.site.profiles.iter().map(|p| FIXED_BYTES + p.cloud_init.len()).sum();
+        2 * FIXED_BYTES + self.site.ca_pem.len() + templates
+    }
+}
+
+impl Weigh for SiteMachine {
+    fn bytes(&self) -> usize {
+        let told = &self.machine.told;
+        let texts = |all: &[String]| all.iter().map(|text| text.len() + 2).sum::<usize>();
+        2 * FIXED_BYTES + texts(&told.macs) + texts(&told.addresses) + texts(&told.tags)
     }
 }
 

@@ -46,6 +46,8 @@ struct Content<'a> {
     certificates: Cow<'a, str>,
     #[serde(skip_serializing_if = "str::is_empty")]
     user_data: Cow<'a, str>,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    api_key: Cow<'a, str>,
 }
 
 pub(crate) fn written(credential: &Credential) -> Result<Zeroizing<Vec<u8>>, Error> {
@@ -68,6 +70,7 @@ pub(crate) fn written(credential: &Credential) -> Result<Zeroizing<Vec<u8>>, Err
         Credential::Kubeconfig(text) => content.kubeconfig = text.reveal().into(),
         Credential::Ca(pem) => content.certificates = pem.as_str().into(),
         Credential::UserData(text) => content.user_data = text.reveal().into(),
+        Credential::Maas(key) => content.api_key = key.reveal().into(),
     }
     // as large as it can get, so that no copy is left behind where it grew
     let mut bytes = Zeroizing::new(Vec::with_capacity(2 * size(credential) + 128));
@@ -84,7 +87,7 @@ fn size(credential: &Credential) -> usize {
         Credential::Ssh(login) => {
             login.username.len() + login.private_key.reveal().len() + login.passphrase.reveal().len()
         }
-        Credential::Kubeconfig(text) | Credential::UserData(text) => text.reveal().len(),
+        Credential::Kubeconfig(text) | Credential::UserData(text) | Credential::Maas(text) => text.reveal().len(),
         Credential::Ca(pem) => pem.len(),
     }
 }
@@ -108,6 +111,7 @@ fn read(kind: CredentialKind, bytes: &[u8]) -> Option<Credential> {
         CredentialKind::Kubeconfig => Credential::Kubeconfig(secret(content.kubeconfig)),
         CredentialKind::Ca => Credential::Ca(content.certificates.into_owned()),
         CredentialKind::UserData => Credential::UserData(secret(content.user_data)),
+        CredentialKind::Maas => Credential::Maas(secret(content.api_key)),
     })
 }
 
@@ -222,7 +226,7 @@ impl Vault {
 }
 
 /// The keys that something is sealed under, and how much under each: credentials, and the agents' authority.
-fn sealed_under(tx: &mut Tx<'_>) -> TxResult<BTreeMap<String, u64>> {
+pub(crate) fn sealed_under(tx: &mut Tx<'_>) -> TxResult<BTreeMap<String, u64>> {
     let mut keys = credential::keys(tx)?;
     if let Some(authority) = agent::authority(tx)? {
         *keys.entry(authority.key_id).or_default() += 1;

@@ -3,70 +3,35 @@
 
 use super::ClientOptions;
 use super::boot_look::{bar, last_lines, open_order};
-use super::connect::{Clients, Door, connect};
+use super::connect::{Clients, connect};
 use super::exit::CliError;
-use super::output::{Format, Screen, note, one, painted, streamed};
-use super::progress::{Redrawn, TICK};
-use super::text::{clean, now, precise, took};
-use super::watch::{Heard, Resuming, Source};
+use super::follow::{Followed, View, follow};
+use super::output::{Screen, one, painted};
+use super::text::{clean, took};
 use jiff::Timestamp;
-use proto::millwright::v1::boot_service_client::BootServiceClient;
 use proto::millwright::v1::{BootNode, WatchBootNodeRequest};
-use tonic::{Status, Streaming};
 
 /// Of the installer's lines, in the block.
 const LINES: usize = 5;
 
-/// The changes of one boot node. What it is now comes first, however often it is asked.
-struct Changes {
-    client: BootServiceClient<Door>,
-    id: String,
-}
-
-impl Source for Changes {
-    type Item = BootNode;
-    type Stream = Streaming<BootNode>;
-    const RESTARTS: bool = true;
-
-    async fn open(&mut self, _: Option<u64>) -> Result<Self::Stream, Status> {
-        Ok(self.client.watch_boot_node(WatchBootNodeRequest { id: self.id.clone() }).await?.into_inner())
-    }
-
-    fn sequence(_: &BootNode) -> u64 {
-        0
-    }
-}
-
-/// Where what is heard goes.
-enum View {
-    Live {
-        block: Redrawn,
-        colour: bool,
-        /// What is wrong with the connection, until something is heard again.
-        trouble: Option<String>,
-    },
-    Lines(Format),
-    Quiet,
-}
-
 pub async fn watch(node: &str, options: &ClientOptions) -> Result<(), CliError> {
     let clients = connect(options).await?;
-    follow(&clients, node, None, view(options.output)).await.map(drop)
+    until_closed(&clients, node, None, View::stdout(options.output)).await.map(drop)
 }
 
 /// Follows an order that was just given, and ends with its result. Ctrl-C leaves it alone.
 pub async fn to_the_end(clients: &Clients, node: &BootNode, options: &ClientOptions) -> Result<(), CliError> {
     let order = node.order.as_ref().map(|order| order.id.clone());
-    let view = if options.output.is_for_people() { view(options.output) } else { View::Quiet };
+    let view = if options.output.is_for_people() { View::stdout(options.output) } else { View::Quiet };
     let ended = tokio::select! {
-        ended = follow(clients, &node.id, order, view) => ended.map_err(CliError::outcome_unknown)?,
+        ended = until_closed(clients, &node.id, order, view) => ended.map_err(CliError::outcome_unknown)?,
         _ = tokio::signal::ctrl_c() => {
             return Err(CliError::interrupted(format!("\n{} goes on without you", node.id))
                 .hint(format!("millwright boot watch {}", node.id)));
         }
     };
     if !options.output.is_for_people() {
-        one(options.output, &ended, &ended.id, |node| vec![line(node)]).map_err(CliError::outcome_unknown)?;
+        one(options.output, &ended, &ended.id, |node| vec![node.line()]).map_err(CliError::outcome_unknown)?;
     }
     let because = ended.order.as_ref().map(|order| order.closed_because.as_str()).unwrap_or_default();
     if because == "done" {
@@ -78,157 +43,79 @@ pub async fn to_the_end(clients: &Clients, node: &BootNode, options: &ClientOpti
         .hint(format!("millwright boot show {} has its last lines; millwright boot retry --help", ended.id)))
 }
 
-fn view(format: Format) -> View {
-    let screen = Screen::stdout();
-    if format.is_for_people() && screen.live {
-        return View::Live { block: Redrawn::default(), colour: screen.colour, trouble: None };
-    }
-    View::Lines(format)
-}
-
 /// Until the order is closed that is open at the beginning, or named.
-async fn follow(
+async fn until_closed(
     clients: &Clients,
     node: &str,
     mut order: Option<String>,
-    mut view: View,
+    view: View,
 ) -> Result<BootNode, CliError> {
-    let mut changes = Resuming::new(Changes { client: clients.boot.clone(), id: node.to_owned() }, None);
-    let mut tick = tokio::time::interval(TICK);
-    let mut last: Option<BootNode> = None;
-    loop {
-        let heard = {
-            let next = changes.next();
-            tokio::pin!(next);
-            loop {
-                tokio::select! {
-                    heard = &mut next => break heard?,
-                    _ = tick.tick() => {
-                        if let Some(node) = &last {
-                            view.draw(node)?;
-                        }
-                    }
-                }
-            }
-        };
-        match heard {
-            Heard::Item(node) => {
-                order = order.or_else(|| open_order(&node).map(|order| order.id.clone()));
-                let ended = order
-                    .as_ref()
-                    .is_some_and(|id| node.order.as_ref().is_none_or(|now| now.id != *id || now.state != "open"));
-                view.told(&node, last.as_ref())?;
-                if ended {
-                    view.last(&node)?;
-                    return Ok(node);
-                }
-                last = Some(node);
-            }
-            Heard::Lost(text) => view.lost(text),
-            Heard::End => {
-                if let Heard::Lost(text) = changes.again("the server ended the stream early")? {
-                    view.lost(text);
-                }
-            }
-        }
-    }
+    let ask = || WatchBootNodeRequest { id: node.to_owned() };
+    let open = async || Ok(clients.boot.clone().watch_boot_node(ask()).await?.into_inner());
+    follow(open, view, |node| {
+        order = order.take().or_else(|| open_order(node).map(|order| order.id.clone()));
+        order.as_ref().is_some_and(|id| node.order.as_ref().is_none_or(|now| now.id != *id || now.state != "open"))
+    })
+    .await
 }
 
-impl View {
-    fn told(&mut self, node: &BootNode, before: Option<&BootNode>) -> Result<(), CliError> {
-        match self {
-            View::Live { trouble, .. } => {
-                *trouble = None;
-                self.draw(node)
+impl Followed for BootNode {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// State, attempt, progress and the installer's last word, on one line.
+    fn line(&self) -> String {
+        let mut text = format!("{}  {:14}", clean(&self.id), clean(&self.state));
+        if let Some(order) = open_order(self) {
+            text.push_str(&format!("  {} attempt {}", clean(&order.task), order.attempt));
+            if let Some(percent) = self.install_progress {
+                text.push_str(&format!("  {percent}%"));
             }
-            View::Lines(format) if !format.is_for_people() => streamed(*format, node, &node.id, line),
-            // when it was seen is no news to a person
-            View::Lines(_) if before.is_some_and(|before| line(before) == line(node)) => Ok(()),
-            View::Lines(format) => {
-                streamed(*format, node, &node.id, |node| format!("{}  {}", precise(Some(&moment(now()))), line(node)))
+            if let Some(last) = last_lines(order, 1).first() {
+                text.push_str(&format!("  {last}"));
             }
-            View::Quiet => Ok(()),
         }
+        if let Some(error) = &self.last_install_error {
+            text.push_str(&format!("  {}", clean(error)));
+        }
+        text.trim_end().to_owned()
     }
 
-    fn draw(&mut self, node: &BootNode) -> Result<(), CliError> {
-        match self {
-            View::Live { block, colour, trouble } => {
-                let mut lines = frame(node, *colour, now());
-                lines.extend(trouble.iter().map(|text| format!("  {}", clean(text))));
-                block.draw(lines)
+    /// The block's lines.
+    fn frame(&self, screen: Screen, now: Timestamp) -> Vec<String> {
+        let state = clean(&self.state);
+        let since = took(self.state_changed_at.as_ref(), None, now).unwrap_or_default();
+        let mut lines = vec![format!(
+            "{}  {}  {}  {since}",
+            clean(&self.id),
+            clean(&self.mac_address),
+            painted(&state, &state, screen.colour)
+        )];
+        if let Some(order) = &self.order {
+            let age = took(order.started_at.as_ref(), order.closed_at.as_ref(), now).unwrap_or_default();
+            let with = if order.workflow_id.is_empty() {
+                String::new()
+            } else {
+                format!(" with {}", clean(&order.workflow_id))
+            };
+            let is = match (order.state.as_str(), order.offered_at.is_some(), order.started_at.is_some()) {
+                ("open", false, _) => "waits for it to boot from the network",
+                ("open", true, false) => "its installer is handed out",
+                ("open", true, true) => "under way",
+                _ => order.closed_because.as_str(),
+            };
+            lines.push(format!("  {}{with}, attempt {}: {}  {age}", clean(&order.task), order.attempt, clean(is)));
+            if let Some(percent) = self.install_progress.filter(|_| order.state == "open") {
+                lines.push(format!("  {}", bar(percent)));
             }
-            View::Lines(_) | View::Quiet => Ok(()),
+            lines.extend(last_lines(order, LINES).into_iter().map(|line| format!("  | {line}")));
         }
-    }
-
-    fn lost(&mut self, text: String) {
-        match self {
-            View::Live { trouble, .. } => *trouble = Some(text),
-            View::Lines(_) | View::Quiet => note(&text),
+        if let Some(error) = &self.last_install_error {
+            lines.push(format!("  last error: {}", clean(error)));
         }
+        lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
     }
-
-    fn last(&mut self, node: &BootNode) -> Result<(), CliError> {
-        match self {
-            View::Live { block, colour, .. } => block.last(&frame(node, *colour, now())),
-            View::Lines(_) | View::Quiet => Ok(()),
-        }
-    }
-}
-
-fn moment(at: Timestamp) -> prost_types::Timestamp {
-    prost_types::Timestamp { seconds: at.as_second(), nanos: at.subsec_nanosecond() }
-}
-
-/// State, attempt, progress and the installer's last word, on one line.
-fn line(node: &BootNode) -> String {
-    let mut text = format!("{}  {:14}", clean(&node.id), clean(&node.state));
-    if let Some(order) = open_order(node) {
-        text.push_str(&format!("  {} attempt {}", clean(&order.task), order.attempt));
-        if let Some(percent) = node.install_progress {
-            text.push_str(&format!("  {percent}%"));
-        }
-        if let Some(last) = last_lines(order, 1).first() {
-            text.push_str(&format!("  {last}"));
-        }
-    }
-    if let Some(error) = &node.last_install_error {
-        text.push_str(&format!("  {}", clean(error)));
-    }
-    text.trim_end().to_owned()
-}
-
-/// The block's lines.
-fn frame(node: &BootNode, colour: bool, now: Timestamp) -> Vec<String> {
-    let state = clean(&node.state);
-    let since = took(node.state_changed_at.as_ref(), None, now).unwrap_or_default();
-    let mut lines = vec![format!(
-        "{}  {}  {}  {since}",
-        clean(&node.id),
-        clean(&node.mac_address),
-        painted(&state, &state, colour)
-    )];
-    if let Some(order) = &node.order {
-        let age = took(order.started_at.as_ref(), order.closed_at.as_ref(), now).unwrap_or_default();
-        let with =
-            if order.workflow_id.is_empty() { String::new() } else { format!(" with {}", clean(&order.workflow_id)) };
-        let is = match (order.state.as_str(), order.offered_at.is_some(), order.started_at.is_some()) {
-            ("open", false, _) => "waits for it to boot from the network",
-            ("open", true, false) => "its installer is handed out",
-            ("open", true, true) => "under way",
-            _ => order.closed_because.as_str(),
-        };
-        lines.push(format!("  {}{with}, attempt {}: {}  {age}", clean(&order.task), order.attempt, clean(is)));
-        if let Some(percent) = node.install_progress.filter(|_| order.state == "open") {
-            lines.push(format!("  {}", bar(percent)));
-        }
-        lines.extend(last_lines(order, LINES).into_iter().map(|line| format!("  | {line}")));
-    }
-    if let Some(error) = &node.last_install_error {
-        lines.push(format!("  last error: {}", clean(error)));
-    }
-    lines.into_iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -262,9 +149,9 @@ mod tests {
     #[test]
     fn an_installation_is_a_line_and_a_block_with_its_bar() {
         let node = installing(40);
-        let text = line(&node);
+        let text = node.line();
         assert_eq!(text, "btn_1  installing      install attempt 2  40%  still \u{fffd}[2Jwriting  no disk");
-        let lines = frame(&node, false, Timestamp::from_second(10).expect("in range"));
+        let lines = node.frame(Screen::PLAIN, Timestamp::from_second(10).expect("in range"));
         assert_eq!(
             lines,
             [

@@ -20,6 +20,7 @@ use proto::millwright::v1::hardware_service_client::HardwareServiceClient;
 use proto::millwright::v1::image_service_client::ImageServiceClient;
 use proto::millwright::v1::job_service_client::JobServiceClient;
 use proto::millwright::v1::node_service_client::NodeServiceClient;
+use proto::millwright::v1::site_service_client::SiteServiceClient;
 use proto::millwright::v1::task_service_client::TaskServiceClient;
 use proto::millwright::v1::token_service_client::TokenServiceClient;
 use std::path::Path;
@@ -82,6 +83,7 @@ pub struct Clients {
     pub nodes: NodeServiceClient<Door>,
     pub jobs: JobServiceClient<Door>,
     pub tasks: TaskServiceClient<Door>,
+    pub sites: SiteServiceClient<Door>,
     /// For what is sent as it is: the bytes of images.
     pub door: Door,
 }
@@ -138,6 +140,7 @@ pub(super) async fn open(server: &str, token: &str, ca_file: Option<&Path>) -> R
         findings: FindingServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         nodes: NodeServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         jobs: JobServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
+        sites: SiteServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         tasks: TaskServiceClient::new(door.clone()).max_decoding_message_size(ANSWER_MAX_BYTES),
         door: door.clone(),
         explain: ExplainServiceClient::new(door).max_decoding_message_size(ANSWER_MAX_BYTES),

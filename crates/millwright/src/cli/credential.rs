@@ -35,6 +35,7 @@ pub enum CredentialCommand {
   millwright credential set fleet --kind ssh --username root --private-key fleet.pem --passphrase-file fleet.pass
   millwright credential set bmc-ca --kind ca --certificates bmc-ca.pem
   millwright credential set worker --kind user-data --file worker.yaml
+  millwright credential set lab-maas --kind maas --api-key-file maas.key       a MAAS's API key; without a file it is asked for
 
 Machines name theirs with --credentials-ref NAME, or several with commas between: --credentials-ref rack-12,fleet.
 A name keeps its kind. What is kept is sealed with the server's key and never shown again.")]
@@ -75,7 +76,7 @@ pub struct SetArgs {
     /// Under which name
     #[arg(value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     name: String,
-    /// What it opens: a BMC; a host by SSH; a cluster; which certificates of BMCs are trusted; or what cloud-init is given
+    /// What it opens: a BMC; a host by SSH; a cluster; which certificates of BMCs are trusted; what cloud-init is given; a MAAS
     #[arg(long, value_enum, value_name = "KIND", ignore_case = true)]
     kind: Kind,
     /// The user (bmc, ssh)
@@ -102,6 +103,9 @@ pub struct SetArgs {
     /// What cloud-init reads at the first boot, at most 64 KiB (user-data)
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
+    /// A file that holds the API key (maas), CONSUMER:TOKEN:SECRET; without it it is asked for
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
     /// Print what would be sent, without what is secret in it, and send nothing
     #[arg(long)]
     dry_run: bool,
@@ -127,6 +131,7 @@ enum Kind {
     Kubeconfig,
     Ca,
     UserData,
+    Maas,
 }
 
 impl Kind {
@@ -137,6 +142,7 @@ impl Kind {
             Kind::Kubeconfig => "kubeconfig",
             Kind::Ca => "ca",
             Kind::UserData => "user-data",
+            Kind::Maas => "maas",
         }
     }
 
@@ -148,6 +154,7 @@ impl Kind {
             Kind::Kubeconfig => &["--kubeconfig"],
             Kind::Ca => &["--certificates"],
             Kind::UserData => &["--file"],
+            Kind::Maas => &["--api-key-file"],
         }
     }
 }
@@ -165,6 +172,7 @@ impl SetArgs {
             ("--kubeconfig", self.kubeconfig.is_some()),
             ("--certificates", self.certificates.is_some()),
             ("--file", self.file.is_some()),
+            ("--api-key-file", self.api_key_file.is_some()),
         ] {
             if given && !kind.options().contains(&option) {
                 let words = kind.options().join(", ");
@@ -179,6 +187,7 @@ impl SetArgs {
             Kind::Kubeconfig => self.kubeconfig.is_none().then_some("--kubeconfig"),
             Kind::Ca => self.certificates.is_none().then_some("--certificates"),
             Kind::UserData => self.file.is_none().then_some("--file"),
+            Kind::Maas => None,
         };
         match wanted {
             Some(option) => Err(CliError::usage(format!("--kind {} wants {option}", kind.as_str()))),
@@ -216,6 +225,13 @@ impl SetArgs {
             Kind::Ca => request.certificates = whole(file(&self.certificates)?),
             // as it was written, up to the end of its last line
             Kind::UserData => request.user_data = whole(file(&self.file)?) + "\n",
+            Kind::Maas => {
+                let key = match file(&self.api_key_file)? {
+                    Some(key) => key,
+                    None => secret_input::asked("API key (CONSUMER:TOKEN:SECRET): ", "--api-key-file")?,
+                };
+                key.reveal().clone_into(&mut request.api_key);
+            }
         }
         Ok(request)
     }
@@ -234,6 +250,7 @@ fn veiled(request: &SetCredentialRequest) -> SetCredentialRequest {
         kubeconfig: veil(&request.kubeconfig),
         certificates: request.certificates.clone(),
         user_data: veil(&request.user_data),
+        api_key: veil(&request.api_key),
     }
 }
 

@@ -308,6 +308,10 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
         "WORKFLOW_NOT_FOUND" => "millwright workflow list",
         "FINDING_NOT_FOUND" => "millwright finding list --filter 'state=resolved' has those that are settled",
         "IMAGE_NOT_FOUND" => "millwright image list",
+        "SITE_NOT_FOUND" => "millwright site list",
+        "SITE_MACHINE_NOT_FOUND" => "millwright site machines SITE",
+        "SITE_EXISTS" => "millwright site edit NAME changes it; millwright site show NAME tells what is there",
+        "SITE_IN_USE" => "millwright node list --filter 'maas_site=NAME' shows its nodes",
         "NODE_NOT_FOUND" => "millwright node list --view all",
         "JOB_NOT_FOUND" => "millwright job list",
         "TASK_NOT_FOUND" => "millwright task list",
@@ -335,6 +339,8 @@ fn hint_for(reason: &str, run: Option<&str>) -> Option<String> {
         "WRONG_MACHINE" => {
             "its endpoint leads to another machine than the record says: compare millwright machine show ID, then update its --bmc or --ssh"
         }
+        "PERMISSION_MISSING" => "give our account there the right that the message names, or store another login",
+        "WRONG_STATE" => "somebody else has moved it: millwright machine inspect ID tells how it stands now",
         "PROVIDER_REFUSED" | "BAD_ANSWER" => {
             "millwright machine inspect ID tells how it stands; its own log may say more: millwright machine bmc-log ID"
         }

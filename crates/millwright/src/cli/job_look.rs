@@ -6,8 +6,11 @@ use super::text::{clean, dated, relative, rfc3339};
 use jiff::Timestamp;
 use proto::millwright::v1::{Job, JobActionOffer, JobStage};
 
-fn kind(job: &Job) -> String {
-    if job.mode.is_empty() { job.kind.clone() } else { format!("{} ({})", job.kind, job.mode) }
+/// With its mode, and what it stands on where that is not a bundle.
+pub fn kind(job: &Job) -> String {
+    let ground = if job.ground == "bundle" { "" } else { job.ground.as_str() };
+    let more: Vec<&str> = [job.mode.as_str(), ground].into_iter().filter(|text| !text.is_empty()).collect();
+    if more.is_empty() { job.kind.clone() } else { format!("{} ({})", job.kind, more.join(", ")) }
 }
 
 static COLUMNS: [Column<Job>; 18] = [

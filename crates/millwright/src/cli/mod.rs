@@ -19,6 +19,7 @@ mod engine;
 mod events;
 mod exit;
 mod finding;
+mod follow;
 mod freeze;
 #[cfg(test)]
 pub mod fuzzed;
@@ -37,6 +38,7 @@ mod node;
 mod node_act;
 mod node_look;
 mod node_new;
+mod node_onboard;
 mod node_task;
 mod output;
 mod plan;
@@ -49,6 +51,8 @@ mod run_look;
 mod run_watch;
 mod secret_input;
 mod sheet;
+mod site;
+mod site_look;
 mod target;
 mod task;
 mod text;
@@ -95,6 +99,9 @@ pub enum Command {
     /// Jobs: staged operations on nodes; watch, retry, resume, cancel
     #[command(subcommand, visible_alias = "jobs")]
     Job(job::JobCommand),
+    /// Sites: the MAAS installations that machines come from; create, check, and see their machines
+    #[command(subcommand, visible_alias = "sites")]
+    Site(site::SiteCommand),
     /// Tasks: orders to nodes' agents, and what they print
     #[command(subcommand, visible_alias = "tasks")]
     Task(task::TaskCommand),
@@ -210,6 +217,7 @@ async fn dispatch(command: Command, options: &ClientOptions) -> Result<(), CliEr
         Command::Run(command) => run::execute(command, options).await,
         Command::Node(command) => node::execute(command, options).await,
         Command::Job(command) => job::execute(command, options).await,
+        Command::Site(command) => site::execute(command, options).await,
         Command::Task(command) => task::execute(command, options).await,
         Command::Boot(command) => boot::execute(command, options).await,
         Command::Workflow(command) => workflow::execute(command, options).await,
@@ -301,6 +309,10 @@ mod tests {
             &["millwright", "boot", "history", "n", "--limit", "201"],
             &["millwright", "image", "add", "disk.raw", "--sha256", "abc"],
             &["millwright", "workflow", "create"],
+            &["millwright", "site", "create", "lab"],
+            &["millwright", "site", "create", "--file", "a", "--url", "b"],
+            &["millwright", "site", "machines", "lab", "abc123", "--limit", "3"],
+            &["millwright", "credential", "set", "x", "--kind", "maas", "--api-key", "a:b:c"],
         ] {
             let error = Top::try_parse_from(bad).map(|_| ()).expect_err("must be refused");
             assert_eq!(error.exit_code(), 2, "{bad:?}");

@@ -2,8 +2,9 @@
 
 use super::connect::{Clients, call, connect};
 use super::exit::CliError;
-use super::node_act::{self, DrainArgs, OneArgs, ReasonedArgs, ReasonedOneArgs, WhichArgs};
+use super::node_act::{self, DrainArgs, ReasonedArgs, ReasonedOneArgs, WhichArgs};
 use super::node_new::{self, CreateArgs};
+use super::node_onboard::{self, OnboardArgs};
 use super::node_task::{self, DecommissionArgs, ExecArgs, OrderArgs};
 use super::output::{self, Screen, note, streamed};
 use super::text::{clean, now, possible, precise};
@@ -53,9 +54,15 @@ Filters: id, name, status, machine_id, active_job_id, cordoned_by, agent_mode, s
 
 Then, on the machine: millwright-agent install --bundle gpu-7.bundle")]
     Create(CreateArgs),
-    /// Begin the onboarding of a node whose bundle was issued, before its agent has come
-    #[command(after_help = "Example:\n  millwright node onboard gpu-7")]
-    Onboard(OneArgs),
+    /// Onboard a machine of a MAAS site, many of them, or a node whose bundle was issued
+    #[command(after_help = "Examples:
+  millwright node onboard --site ams --from-maas 4y3h7n
+  millwright node onboard gpu-7 --site ams --mac 52:54:00:12:34:56 --power redfish --bmc 10.0.0.7 --credential bmc
+  millwright node onboard --site ams --serial SN0042 --dry-run
+  millwright node onboard --site ams --filter 'status_name=Ready AND pool=gpu'          shown first; --yes does it
+  millwright node onboard --site ams --csv rack-12.csv --power redfish --credential bmc --yes
+  millwright node onboard gpu-7                                             its bundle was issued: wait for its agent")]
+    Onboard(Box<OnboardArgs>),
     /// Follow a node: one line for each change
     #[command(after_help = "Examples:\n  millwright node watch gpu-7\n  millwright node watch gpu-7 -o json")]
     Watch {
@@ -174,7 +181,7 @@ pub async fn execute(command: NodeCommand, options: &ClientOptions) -> Result<()
             output::one(options.output, &node, &node.id, |node| node_look::sheet(node, Screen::stdout(), now()))
         }
         NodeCommand::Create(args) => node_new::create(args, options).await,
-        NodeCommand::Onboard(args) => node_new::onboard(args, options).await,
+        NodeCommand::Onboard(args) => node_onboard::onboard(*args, options).await,
         NodeCommand::Watch { node } => watch(node, options).await,
         NodeCommand::History { node, limit, offset } => history(node, limit, offset, options).await,
         NodeCommand::Drain(args) => node_act::drain(args, options).await,

@@ -233,7 +233,7 @@ pub fn not_confirmed(count: usize) -> CliError {
         .hint("repeat it with --yes")
 }
 
-async fn print_list(results: Vec<ActionResult>, options: &ClientOptions) -> Result<(), CliError> {
+pub async fn print_list(results: Vec<ActionResult>, options: &ClientOptions) -> Result<(), CliError> {
     let mut results = Some(results);
     output::list(options.output, "", None, async |_, _| Ok((results.take().unwrap_or_default(), String::new()))).await
 }

@@ -175,7 +175,9 @@ pub fn sheet(node: &Node, screen: Screen, now: Timestamp) -> Vec<String> {
         .row("Schedulable", &placed)
         .row("Cordoned", &cordon)
         .row("Machine", &optional(node.machine_id.as_ref()))
-        .row("Boot node", &optional(node.boot_node_id.as_ref()));
+        .row("Boot node", &optional(node.boot_node_id.as_ref()))
+        .row("MAAS", &node.maas.as_ref().map(|maas| maas.says.clone()).unwrap_or_default())
+        .row("Reached at", &node.management_ip);
     if let Some(l) = &node.lifecycle {
         sheet
             .gap()

@@ -10,7 +10,7 @@ use super::output::{self, Format, note};
 use super::text::{clean, parse_duration, rfc3339};
 use super::token::SecretFile;
 use clap::Args;
-use proto::millwright::v1::{CreateNodeRequest, IssuedNode, NodeActionRequest, StartOnboardingRequest};
+use proto::millwright::v1::{CreateNodeRequest, IssuedNode, NodeActionRequest};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -133,20 +133,4 @@ fn install(at: Option<&Path>) {
              bring it to the machine, and run there: millwright-agent install --bundle FILE",
         ),
     }
-}
-
-pub async fn onboard(args: OneArgs, options: &ClientOptions) -> Result<(), CliError> {
-    let request = StartOnboardingRequest { node_id: args.node, reason: args.reason };
-    if args.dry_run {
-        return DryRun::new("millwright.v1.JobService/StartOnboarding", &request.node_id, &request)?
-            .print(options.output);
-    }
-    let mut jobs = connect(options).await?.jobs;
-    let job = call(jobs.start_onboarding(request)).await?;
-    output::one(options.output, &job, &job.id, |job| {
-        vec![
-            clean(&format!("{} is {}: waits for {}", job.id, job.status, job.waiting_for)),
-            format!("follow it: millwright job watch {}", job.id),
-        ]
-    })
 }

@@ -50,7 +50,7 @@ pub struct DecommissionArgs {
     /// The node's id, or its name
     #[arg(value_name = "NODE")]
     node: String,
-    /// How much is taken back: soft_reset, storage_cleanup, full_decommission
+    /// How much is taken back: soft_reset, storage_cleanup, reimage, full_decommission
     #[arg(long, value_name = "MODE", hide_possible_values = true,
         value_parser = PossibleValuesParser::new(["soft_reset", "storage_cleanup", "full_decommission", "reimage"].map(possible)))]
     mode: String,
@@ -66,6 +66,9 @@ pub struct DecommissionArgs {
     /// A folder that is emptied, beside those of the configuration
     #[arg(long, value_name = "PATH")]
     scratch: Vec<String>,
+    /// Of a reimage: the profile that is deployed [default: the one that was deployed last]
+    #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
+    profile: String,
     /// Ask the server what would happen, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -122,6 +125,7 @@ pub async fn decommission(args: DecommissionArgs, options: &ClientOptions) -> Re
         grace_seconds: seconds(args.grace)?,
         force: args.force,
         scratch_paths: args.scratch,
+        profile: args.profile,
         dry_run: args.dry_run,
     };
     let mut jobs = connect(options).await?.jobs;

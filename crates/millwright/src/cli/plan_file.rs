@@ -36,7 +36,15 @@ pub fn read_as<T: Wire + Default>(path: &Path) -> Result<T, CliError> {
         return Err(wrong(format!("is larger than {FILE_MAX_BYTES} bytes")));
     }
     let descriptor = descriptor(T::NAME)?;
+    if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("toml")) {
+        return parse_toml(&text, &descriptor).map_err(wrong);
+    }
     parse(&text, &descriptor).map_err(wrong)
+}
+
+fn parse_toml<T: Wire + Default>(text: &str, descriptor: &MessageDescriptor) -> Result<T, String> {
+    let value: Value = toml::from_str(text).map_err(|e| short(&format!("not valid TOML: {}", e.message())))?;
+    fitted(value, descriptor).map_err(|e| short(&e))
 }
 
 pub(super) fn parse<T: Wire + Default>(text: &str, descriptor: &MessageDescriptor) -> Result<T, String> {
@@ -45,11 +53,15 @@ pub(super) fn parse<T: Wire + Default>(text: &str, descriptor: &MessageDescripto
 }
 
 fn parse_whole<T: Wire + Default>(text: &str, descriptor: &MessageDescriptor) -> Result<T, String> {
-    let Strict(mut value) = if text.trim_start().starts_with('{') {
+    let Strict(value) = if text.trim_start().starts_with('{') {
         serde_json::from_str(text).map_err(|e| format!("not valid JSON: {e}"))?
     } else {
         serde_yaml_ng::from_str(text).map_err(|e| format!("not valid YAML: {e}"))?
     };
+    fitted(value, descriptor)
+}
+
+fn fitted<T: Wire + Default>(mut value: Value, descriptor: &MessageDescriptor) -> Result<T, String> {
     check(descriptor, &mut value, "")?;
     let dynamic = DynamicMessage::deserialize(descriptor.clone(), value).map_err(|e| e.to_string())?;
     dynamic.transcode_to::<T>().map_err(|e| e.to_string())

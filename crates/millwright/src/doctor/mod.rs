@@ -13,6 +13,7 @@ mod netboot;
 mod plans;
 mod report;
 mod secrets;
+mod sites;
 mod tls;
 
 use self::report::Report;
@@ -58,5 +59,6 @@ pub async fn run(options: DoctorOptions, client: &ClientOptions) -> ExitCode {
     }
     data::check_clock(&mut report);
     client::check(&mut report, client).await;
+    sites::check(&mut report, client).await;
     report.print(client.output)
 }

@@ -1,7 +1,7 @@
 //! The plan folder, each plan in it, and the providers.
 
 use super::report::Report;
-use crate::config::{Config, Provider};
+use crate::config::{Config, Provider, ProviderKind};
 use crate::plan_folder::plan_files;
 use domain::plan_defaults::built_in_plans;
 use rustix::fs::{Access, access};
@@ -56,6 +56,9 @@ fn check_provider(report: &mut Report, name: &str, provider: &Provider, data: &P
     const AREA: &str = "provider";
     if provider.enabled == Some(false) {
         return report.skipped(AREA, format!("{name} is switched off"));
+    }
+    if provider.kind(name) == Ok(ProviderKind::Maas) {
+        return report.fine(AREA, format!("{name}: machines of site {}", provider.site));
     }
     let journal = provider.journal.clone().unwrap_or_else(|| data.join(format!("{name}-world.jsonl")));
     let shown = journal.display();

@@ -20,7 +20,7 @@ pub const QUICK: &str = "[engine]\nlease_seconds = 4\ncall_timeout_seconds = 1\n
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// The agent that is built from these sources. An older one would be no witness.
-fn binary() -> &'static Path {
+pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| {
         let agent = Path::new(env!("CARGO_BIN_EXE_millwright")).with_file_name("millwright-agent");

@@ -223,7 +223,9 @@ fn credentials(stage: &Stage, server: &Server, admin: &str) {
     let ssh = ["fleet", "--kind", "ssh", "--username", "root", "--private-key", &key, "--passphrase-file", &passphrase];
     let ssh = [&set[..], &ssh].concat();
     let add = ["cluster", "add", "prod", "--kubeconfig", &cluster];
-    for words in [&bmc[..], &ssh, &add] {
+    let maas = file("maas", &format!("consumer:token:{}", plant("maas")));
+    let maas = [&set[..], &["lab-maas", "--kind", "maas", "--api-key-file", &maas]].concat();
+    for words in [&bmc[..], &ssh, &add, &maas] {
         for format in ["table", "json", "yaml"] {
             server.ok(&[words, &["--dry-run", "-o", format]].concat());
         }
@@ -235,6 +237,7 @@ fn credentials(stage: &Stage, server: &Server, admin: &str) {
         &["odd", "--kind", "ssh", "--username", "root", "--private-key", &password][..],
         &["odd", "--kind", "kubeconfig", "--kubeconfig", &key],
         &["odd", "--kind", "ca", "--certificates", &key],
+        &["odd", "--kind", "maas", "--api-key-file", &password],
         &["fleet", "--kind", "bmc", "--username", "admin", "--password-file", &password],
         &["odd", "--kind", "bmc", "--username", "admin", "--password-file", &cluster],
     ] {
@@ -257,6 +260,7 @@ fn credentials(stage: &Stage, server: &Server, admin: &str) {
         ),
         ("two", format!("{{\"kind\": \"bmc\", \"password\": \"{secret}")),
         ("two", json!({"kind": "bmc", "pasword": secret}).to_string()),
+        ("two", json!({"kind": "maas", "api_key": format!("a:b:c:{secret}")}).to_string()),
     ] {
         let headers =
             [("authorization", bearer.as_str()), ("content-type", "application/json"), ("x-idempotency-key", key)];
@@ -274,9 +278,19 @@ fn credentials(stage: &Stage, server: &Server, admin: &str) {
         "prod",
     ]);
     server.run(&["credential", "delete", "rack-1"]).with(4).saying("machine");
+    // asked with its key, and told of in every form
+    let site = ["site", "create", "lab", "--url", "https://127.0.0.1:1/MAAS", "--credential", "lab-maas"];
+    server.ok(&site);
+    for words in [&["site", "check", "lab"][..], &["site", "show", "lab", "-o", "yaml"], &["site", "machines", "lab"]] {
+        server.run(words);
+    }
+    server.run(&["credential", "delete", "lab-maas"]).with(4).saying("site");
+    // a key in the place of an address
+    let url = format!("https://admin:{}@127.0.0.1:1/MAAS", plant("siteurl"));
+    server.run(&["site", "create", "odd", "--url", &url, "--credential", "lab-maas"]).with(2);
     server.ok(&["credential", "rotate-key"]);
     let listed = server.json(&["credential", "list"]);
-    assert_eq!(listed["credentials"].as_array().map(Vec::len), Some(4), "{listed}");
+    assert_eq!(listed["credentials"].as_array().map(Vec::len), Some(5), "{listed}");
     server.ok(&["credential", "delete", "by-rest"]);
     server.run(&["events", "--after", "0", "--limit", "200"]);
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic)] // for tests only: what cannot be done is a failed test
 
 mod access_commands;
+mod agents;
 mod agents_clean;
 mod agents_clock;
 mod agents_clone;
@@ -36,6 +37,7 @@ mod hardware_real;
 mod hardware_vm;
 mod help;
 mod killed;
+mod maas_end_to_end;
 mod node_commands;
 mod observed;
 mod process;
@@ -45,4 +47,5 @@ mod shared_database;
 mod shutdown;
 mod sight;
 mod sight_commands;
+mod site_commands;
 mod waiting;

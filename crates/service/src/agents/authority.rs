@@ -203,21 +203,21 @@ impl Service {
         Authority::open(there.certificate, &bytes).map(Arc::new)
     }
 
-    /// The authority's key under the current key, too.
-    pub(crate) async fn reseal_agent_authority(&self, key: &Arc<SecretKey>) -> Result<(), Error> {
+    /// The authority's key under the current key, too: how many rows that are, none or one.
+    pub(crate) async fn reseal_agent_authority(&self, key: &Arc<SecretKey>) -> Result<u64, Error> {
         let (service, key) = (self.clone(), key.clone());
         self.store()
             .write(&Caller::new("agents"), "agent authority", move |tx| {
-                let Some(there) = agent::authority(tx)?.filter(|there| there.key_id != key.id()) else { return Ok(()) };
+                let Some(there) = agent::authority(tx)?.filter(|there| there.key_id != key.id()) else { return Ok(0) };
                 let old = service.vault().keys().known(&there.key_id);
                 match old.and_then(|old| old.reseal(&key, &ABOUT, &there.sealed).ok()) {
-                    Some(sealed) => agent::reseal_authority(tx, &sealed, key.id()),
+                    Some(sealed) => agent::reseal_authority(tx, &sealed, key.id()).map(|()| 1),
                     None => {
                         tracing::warn!(
                             key_id = there.key_id,
                             "the agents' authority does not open, and stays as it is"
                         );
-                        Ok(())
+                        Ok(0)
                     }
                 }
             })

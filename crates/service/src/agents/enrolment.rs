@@ -5,7 +5,7 @@ use super::refusals::certificate_refused;
 use super::{AgentCertificate, AgentKey, AgentPeer, caller, one_line, token_hash};
 use crate::Service;
 use domain::agent::{AgentIdentity, BootstrapToken, IdentityState, TokenRefusal};
-use domain::job_stage::JobKind;
+use domain::job_stage::{Ground, JobKind};
 use domain::limits::{MAC_ADDRESSES_MAX, NAME_MAX, TEXT_MAX};
 use domain::node::{AgentMode, Node, NodeStatus, ONBOARD};
 use domain::task::WITHDRAWN;
@@ -165,7 +165,8 @@ impl Enrolling {
         let identity = match there {
             Some(there) if again => {
                 agent::certified(tx, &node.id, self.certificate_until)?;
-                there
+                agent::came_with(tx, &node.id, &self.hash)?;
+                AgentIdentity { token_id: self.hash.clone(), ..there }
             }
             there => {
                 // whoever has this key knows nothing of what the one before it has done, and must not do it again
@@ -176,7 +177,7 @@ impl Enrolling {
         };
         if node.status == NodeStatus::BootstrapIssued {
             let new = NewJob {
-                kind: JobKind::Onboarding,
+                kind: JobKind::Onboarding(Ground::Bundle),
                 parameters: Parameters::default(),
                 reason: "its agent has enrolled".to_owned(),
             };
@@ -209,6 +210,7 @@ impl Enrolling {
             session: before.map_or(0, |before| before.session) + 1,
             confirmed: false,
             enrolled_at: tx.now(),
+            token_id: self.hash.clone(),
             certificate_until: self.certificate_until,
             agent_version: self.agent_version.clone(),
             boot_id: self.facts.boot_id.clone(),
@@ -221,7 +223,7 @@ impl Enrolling {
         };
         agent::enrol(tx, &identity)?;
         let facts = serde_json::json!({ "facts": self.facts }).to_string();
-        agent::set_inventory(tx, &node.id, &facts, "")?;
+        agent::set_inventory(tx, &node.id, identity.session, &facts, "")?;
         Ok(identity)
     }
 }
@@ -297,7 +299,9 @@ impl Service {
     pub async fn renew_agent(&self, peer: &AgentPeer, csr: &[u8]) -> Result<AgentCertificate, Error> {
         self.takes_calls()?;
         let identity = self.known_agent(peer, RENEW).await?;
-        if identity.state != IdentityState::Good {
+        let mode =
+            self.store().point(node::by_id(&peer.node_id)).await?.map_or(AgentMode::Keep, |node| node.agent_mode);
+        if !identity.may_renew(mode) {
             let error =
                 certificate_refused("the identity is stopped, since it was seen twice; it must be repaired first");
             self.turned_away("suspended", RENEW, Some(&peer.node_id), &error).await;
@@ -312,8 +316,9 @@ impl Service {
         let (node, until, known) = (peer.node_id.clone(), certificate.not_after, identity.key_sha256);
         self.store()
             .write(&caller(&node.clone()), node.clone().as_str(), move |tx| {
+                let mode = tx.point(&node::by_id(&node))?.map_or(AgentMode::Keep, |node| node.agent_mode);
                 let there = agent::get_for_update(tx, &node)?;
-                let good = |there: &AgentIdentity| there.key_sha256 == known && there.state == IdentityState::Good;
+                let good = |there: &AgentIdentity| there.key_sha256 == known && there.may_renew(mode);
                 if !there.as_ref().is_some_and(good) {
                     return Err(certificate_refused("the identity was stopped or replaced just now").into());
                 }

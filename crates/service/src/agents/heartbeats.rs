@@ -180,10 +180,10 @@ impl Service {
 
     async fn keep_inventory(&self, session: &mut AgentSession, text: String, digest: String) -> Result<(), Error> {
         let Some(hash) = session.pulse.inventory.is_due(&text, self.now()) else { return Ok(()) };
-        let (id, words) = (session.node_id.clone(), digest.clone());
+        let (id, number, words) = (session.node_id.clone(), session.session, digest.clone());
         self.store()
             .write(&caller(&session.node_id), session.node_id.as_str(), move |tx| {
-                agent::set_inventory(tx, &id, &text, &words)
+                agent::set_inventory(tx, &id, number, &text, &words)
             })
             .await?;
         session.pulse.inventory.stored(hash, self.now());
@@ -193,9 +193,11 @@ impl Service {
 
     async fn keep_health(&self, session: &mut AgentSession, text: String, news: &str) -> Result<(), Error> {
         let Some(hash) = session.pulse.health.is_due(news, self.now()) else { return Ok(()) };
-        let id = session.node_id.clone();
+        let (id, number) = (session.node_id.clone(), session.session);
         self.store()
-            .write(&caller(&session.node_id), session.node_id.as_str(), move |tx| agent::set_health(tx, &id, &text))
+            .write(&caller(&session.node_id), session.node_id.as_str(), move |tx| {
+                agent::set_health(tx, &id, number, &text)
+            })
             .await?;
         session.pulse.health.stored(hash, self.now());
         Ok(())

@@ -2,6 +2,7 @@
 //! an agent says may be anything: it is bounded and cleaned before it is kept.
 
 mod authority;
+mod bundles;
 mod enrolment;
 mod heartbeats;
 mod key;
@@ -11,6 +12,7 @@ mod sessions;
 mod tasks;
 
 pub use authority::{AgentCertificate, Authority, SERVER_NAME, ServerPair};
+pub use bundles::LateBundles;
 pub use enrolment::{Enrolled, Enrolment, Facts};
 pub use heartbeats::Heartbeat;
 pub(crate) use key::uri_of;

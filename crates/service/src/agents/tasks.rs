@@ -18,7 +18,7 @@ const OFFSET_MAX: u64 = 1 << 40;
 #[derive(Default)]
 pub(super) struct Work {
     /// What the agent was given last, and has not ended.
-    pub at: Option<Task>,
+    pub at: Option<Box<Task>>,
     renewed: Option<Timestamp>,
     /// Something is to be looked at although nobody said so: the next heartbeat is the occasion.
     pub look_again: bool,
@@ -203,7 +203,7 @@ impl Service {
 
 impl AgentSession {
     fn given(&mut self, task: Box<Task>, renewed: Timestamp) -> ForAgent {
-        self.work.at = Some((*task).clone());
+        self.work.at = Some(task.clone());
         self.work.renewed = Some(renewed);
         ForAgent::Task(task)
     }

@@ -144,7 +144,7 @@ impl JobWhy {
     fn expected(&self, job: &Job) -> String {
         match job.status {
             JobStatus::Pending | JobStatus::Running => match self.view.stage() {
-                Some(stage) => match stage.task() {
+                Some(stage) => match stage.task(job.kind) {
                     Some(task) => format!("{stage} is done: the node's agent says that {task} is"),
                     None => format!("{stage} is done"),
                 },

@@ -2,6 +2,7 @@
 
 use super::{Action, Explanation, seconds_until};
 use crate::nodes::{Known, heard, known};
+use crate::sites::{OnMaas, on_maas};
 use crate::{Call, Service};
 use domain::agent::{AgentIdentity, BootstrapToken, HeartbeatPolicy};
 use domain::finding::Finding;
@@ -23,6 +24,8 @@ pub struct NodeWhy {
     pub bundle: Option<BootstrapToken>,
     /// What is not resolved about it.
     pub findings: Vec<Finding>,
+    /// What its MAAS says, of one that is on a machine of a site.
+    pub maas: Option<OnMaas>,
     pub frozen: Option<Freeze>,
     pub policy: HeartbeatPolicy,
     pub now: Timestamp,
@@ -41,7 +44,8 @@ pub(super) fn explain(tx: &mut Tx<'_>, call: &Call, service: &Service, id: &str)
     let Known { node, job, agent, bundle, policy, now } = known(tx, found, service.heartbeat_policy())?;
     let findings = finding::unresolved(tx, node.id.as_str())?;
     let frozen = switch::frozen(tx)?;
-    Ok(Some(NodeWhy { node, job, agent, bundle, findings, frozen, policy, now }.explain(call)))
+    let maas = on_maas(tx, node.maas.as_ref())?;
+    Ok(Some(NodeWhy { node, job, agent, bundle, findings, maas, frozen, policy, now }.explain(call)))
 }
 
 /// The call that an action is made by.
@@ -103,11 +107,20 @@ impl NodeWhy {
                 .unwrap_or_default(),
             actions: self.actions(call),
             desired: self.desired(),
-            observed: heard(self.agent.as_ref()),
+            observed: self.observed(),
             execution: self.job.as_ref().map(|job| format!("execution {}", job.execution_id)).unwrap_or_default(),
             projected: node.status.to_string(),
             problems: self.problems(),
             ..Explanation::default()
+        }
+    }
+
+    /// What its agent was heard to say, and what its MAAS does.
+    fn observed(&self) -> String {
+        let heard = heard(self.agent.as_ref());
+        match &self.maas {
+            Some(maas) => format!("{heard}; {}", maas.says()),
+            None => heard,
         }
     }
 

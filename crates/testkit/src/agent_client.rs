@@ -300,20 +300,22 @@ pub fn well() -> pb::Health {
 
 /// An open stream.
 pub struct Conversation {
-    out: mpsc::Sender<pb::FromAgent>,
+    out: mpsc::Sender<Box<pb::FromAgent>>,
     words: Streaming<pb::ToAgent>,
 }
 
 impl Conversation {
     pub async fn over(mut client: Client) -> Result<Self, Status> {
-        let (out, mut unsent) = mpsc::channel(UNSENT_MAX);
-        let words = client.connect(futures::stream::poll_fn(move |context| unsent.poll_recv(context))).await?;
+        let (out, mut unsent) = mpsc::channel::<Box<pb::FromAgent>>(UNSENT_MAX);
+        let words =
+            futures::stream::poll_fn(move |context| unsent.poll_recv(context).map(|word| word.map(|word| *word)));
+        let words = client.connect(words).await?;
         Ok(Self { out, words: words.into_inner() })
     }
 
     /// Puts a word on its way. What is said after the end is lost.
     pub async fn say(&self, word: Says) {
-        drop(self.out.send(pb::FromAgent { message: Some(word) }).await);
+        drop(self.out.send(Box::new(pb::FromAgent { message: Some(word) })).await);
     }
 
     /// Waits until nothing that is said goes out any more, without reading a word.

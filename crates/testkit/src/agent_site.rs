@@ -63,25 +63,7 @@ impl AgentSite {
     }
 
     fn new_node(&self, name: &str, status: NodeStatus) -> Node {
-        Node {
-            id: NodeId::generate(self.fleet.ambient.uuid()),
-            name: name.to_owned(),
-            status,
-            version: 1,
-            status_reason: String::new(),
-            status_changed_at: self.now(),
-            cordoned_by: String::new(),
-            cordon_reason: String::new(),
-            machine_id: None,
-            active_job: None,
-            agent_mode: AgentMode::Keep,
-            agent_mode_by: String::new(),
-            quarantined_by: String::new(),
-            unclean: String::new(),
-            task_fence: 0,
-            created_at: self.now(),
-            created_by: "tester".to_owned(),
-        }
+        Node::new(NodeId::generate(self.fleet.ambient.uuid()), name, status, "", "tester", self.now())
     }
 
     /// A node that waits for its agent, with a token for it.

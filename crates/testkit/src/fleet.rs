@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Ambient, Options, Store};
+use workflow::job::Hands;
 use workflow::{JobWorkflow, NodePolicy, RunWorkflow};
 
 /// Which database a test runs on.
@@ -98,6 +99,11 @@ impl Fleet {
         self.beside = self.beside.clone().with(name, provider);
     }
 
+    /// What jobs reach outside the store with: nothing but credentials.
+    pub fn hands(&self) -> Hands {
+        Hands::bare(Arc::new(vault(&self.store)))
+    }
+
     /// A new engine on this store, not yet started.
     pub fn engine(&self, options: EngineOptions, observer: Option<JournalObserver>) -> Engine {
         self.engine_with(options, self.providers(), observer)
@@ -109,8 +115,10 @@ impl Fleet {
         providers: Providers,
         observer: Option<JournalObserver>,
     ) -> Engine {
-        let workflows: Vec<Arc<dyn engine::Workflow>> =
-            vec![Arc::new(RunWorkflow::new(providers)), Arc::new(JobWorkflow::new(NodePolicy::default()))];
+        let workflows: Vec<Arc<dyn engine::Workflow>> = vec![
+            Arc::new(RunWorkflow::new(providers)),
+            Arc::new(JobWorkflow::new(NodePolicy::default(), self.hands())),
+        ];
         Engine::new(self.store.clone(), options, workflows, observer)
     }
 

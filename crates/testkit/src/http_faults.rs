@@ -77,6 +77,11 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// No answer: the connection is reset.
+    pub fn reset() -> Self {
+        Self::default()
+    }
+
     pub fn status(status: u16) -> Self {
         Self { status, ..Self::default() }
     }
@@ -287,6 +292,9 @@ async fn answer<H: Handler>(
         Some(Fault::LongHead) => Reply::status(200).with("x-long", "x".repeat(256 * 1024)),
         Some(Fault::Redirect(to)) => Reply::status(307).with("location", to),
     };
+    if reply.status == 0 {
+        return broken();
+    }
     response(reply, false)
 }
 

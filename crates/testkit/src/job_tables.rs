@@ -3,7 +3,7 @@
 
 use domain::job::{Afterwards, Job, JobStatus, Purpose, StageDone};
 use domain::job_action::{Effect, JobAction, judge_action};
-use domain::job_stage::{Adoption, JobKind, JobStage, Mode, Undo};
+use domain::job_stage::{Adoption, Ground, JobKind, JobStage, Mode, Undo};
 use domain::lifecycle::State as _;
 use domain::node::NodeStatus;
 use domain::stage::Unwind;
@@ -23,11 +23,12 @@ pub fn kinds(page: &mut String) {
     page.push_str(KINDS);
     for kind in JobKind::ALL {
         let from: Vec<String> = kind.begins_from().iter().map(|status| format!("`{status}`")).collect();
-        let _ = write!(page, "\n### {kind}\n\nBegins from {}.\n\n", from.join(", "));
+        let from = if from.is_empty() { "nothing: its node comes to be with it".to_owned() } else { from.join(", ") };
+        let _ = write!(page, "\n### {kind}\n\nBegins from {from}.\n\n");
         page.push_str(
-            "| stage | agent's task | the node is | time-out | retries | checkpoint | taken back by | adoption |\n",
+            "| stage | agent's task | the node is | after a failure | time-out | retries | checkpoint | taken back by | adoption |\n",
         );
-        page.push_str("|---|---|---|---|---|---|---|---|\n");
+        page.push_str("|---|---|---|---|---|---|---|---|---|\n");
         for stage in kind.stages() {
             let _ = writeln!(page, "{}", stage_row(kind, *stage));
         }
@@ -36,11 +37,13 @@ pub fn kinds(page: &mut String) {
 
 fn stage_row(kind: JobKind, stage: JobStage) -> String {
     let decl = stage.decl();
-    let task = stage.task().map_or("–".to_owned(), |task| format!("`{task}`"));
+    let task = stage.task(kind).map_or("–".to_owned(), |task| format!("`{task}`"));
     let busy = kind.busy_in(stage).map_or("as it is".to_owned(), |status| format!("`{status}`"));
     let undo = match (stage.undo(), decl.unwind) {
         (Some(Undo::LiftCordon), _) => "lifting the job's own cordon".to_owned(),
         (Some(Undo::WithdrawBundle), _) => "withdrawing the bundle".to_owned(),
+        (Some(Undo::GiveBack), _) => "stopping what MAAS is at, and releasing the machine".to_owned(),
+        (Some(Undo::RemoveCreated), _) => "removing the record, if the job has made it".to_owned(),
         (None, Unwind::PointOfNoReturn(why)) => format!("no return: {why}"),
         (None, Unwind::Undo | Unwind::RollForward) => "–".to_owned(),
     };
@@ -50,11 +53,30 @@ fn stage_row(kind: JobKind, stage: JobStage) -> String {
         Adoption::Never => "never",
     };
     format!(
-        "| `{stage}` | {task} | {busy} | {} s | {} | {} | {undo} | {adoption} |",
+        "| `{stage}` | {task} | {busy} | {} | {} s | {} | {} | {undo} | {adoption} |",
+        after_failure(kind, stage),
         decl.timeout.as_secs(),
         decl.max_retries,
-        if stage.is_checkpoint() { "yes" } else { "no" },
+        if stage.is_checkpoint(kind) { "yes" } else { "no" },
     )
+}
+
+/// Where a failure at this stage leaves the node.
+fn after_failure(kind: JobKind, stage: JobStage) -> &'static str {
+    let at = kind.stages().iter().position(|s| *s == stage).unwrap_or(0);
+    // what was begun to be cleaned is unclean until a check has passed
+    let unclean = kind.stages()[..=at].iter().enumerate().fold(false, |unclean, (i, s)| match s {
+        JobStage::ValidateCleanNode if i < at => false,
+        s => unclean || s.cleans(),
+    });
+    match (kind.busy_in(stage), unclean) {
+        (Some(NodeStatus::Enrolling), _) => "`enrolling`",
+        (Some(NodeStatus::Draining), true) => "`quarantined`",
+        (Some(NodeStatus::Draining), false) => "`offline`",
+        (Some(NodeStatus::Removing), _) => "`retired`",
+        (_, true) => "`quarantined`, or `retired` where it was",
+        (_, false) => "as it is",
+    }
 }
 
 const ACTIONS: &str = "
@@ -104,7 +126,7 @@ fn cell(action: JobAction, status: JobStatus, node: NodeStatus, then: Option<Aft
 
 /// A full decommission at its drain.
 fn sample(status: JobStatus, afterwards: Option<Afterwards>) -> Job {
-    let (kind, at) = (JobKind::Decommission(Mode::FullDecommission), Timestamp::from_micros(0));
+    let (kind, at) = (JobKind::Decommission(Mode::FullDecommission(Ground::Bundle)), Timestamp::from_micros(0));
     let begun = status != JobStatus::Pending;
     let before = [JobStage::DisableNode, JobStage::ForceReleaseAllocations];
     let done = |stage| StageDone { stage, adopted_by: String::new(), message: String::new(), at };
@@ -125,6 +147,7 @@ fn sample(status: JobStatus, afterwards: Option<Afterwards>) -> Job {
         observed: String::new(),
         done: if begun { before.map(done).to_vec() } else { Vec::new() },
         parameters: String::new(),
+        learned: "{}".to_owned(),
         clean_record: String::new(),
         requested_by: String::new(),
         reason: String::new(),

@@ -13,6 +13,7 @@ use domain::machine::Phase;
 use domain::node::NodeStatus;
 use domain::pin::PinState;
 use domain::run::RunPhase;
+use domain::site::SiteState;
 use domain::stage::{FailureClass, StageDecl, Unwind};
 use domain::step::StepState;
 use domain::task::TaskStatus;
@@ -78,6 +79,11 @@ pub fn document() -> String {
         "Image",
         "A name for bytes that are kept by their digest. Adding another content under a name moves it from itself to itself.",
     );
+    section::<SiteState>(
+        &mut page,
+        "Site",
+        "One MAAS. A new description moves it from itself to itself; one that was removed keeps its row and its history.",
+    );
     section::<FindingState>(
         &mut page,
         "Finding",
@@ -103,7 +109,7 @@ pub fn document() -> String {
         &mut page,
         "Job",
         "The operator's view of a staged operation on a node. Each attempt is one execution of the engine; what stands \
-         still has nothing done on its node. One of which a stage was vouched for ends as `reconciled`.",
+         still has nothing done on its node. One of which a stage was adopted ends as `reconciled`.",
     );
     section::<TaskStatus>(
         &mut page,
@@ -189,6 +195,7 @@ pub fn verdicts() -> String {
     product::<BootState>(&mut lines);
     product::<OrderState>(&mut lines);
     product::<ImageState>(&mut lines);
+    product::<SiteState>(&mut lines);
     product::<FindingState>(&mut lines);
     product::<ConditionStatus>(&mut lines);
     product::<NodeStatus>(&mut lines);

@@ -39,6 +39,7 @@ pub async fn enrol(store: &Store, id: &NodeId, beats: u32) {
                 session: 1,
                 confirmed: true,
                 enrolled_at: now,
+                token_id: String::new(),
                 certificate_until: now,
                 agent_version: "0.1.0".into(),
                 boot_id: "boot-1".into(),

@@ -59,6 +59,7 @@ struct State {
     hand: Option<Hand>,
     silent: bool,
     enrolled: bool,
+    session: u64,
     plans: Vec<(TaskKind, Answer)>,
     takes: Duration,
     beats: u32,
@@ -154,6 +155,7 @@ impl PretendAgent {
             session: 1,
             confirmed: false,
             enrolled_at: now,
+            token_id: String::new(),
             certificate_until: now.plus(Duration::from_secs(86_400)),
             agent_version: "0".into(),
             boot_id: "b".into(),
@@ -164,19 +166,26 @@ impl PretendAgent {
             inventory_digest: String::new(),
             health: String::new(),
         };
+        self.write(move |tx| agent::enrol(tx, &identity)).await;
+        self.connects(1, serial, uuid, macs).await;
+    }
+
+    /// Somebody has enrolled it: it connects for the first time, and tells of its hardware. What it had on its disk before
+    /// is another system's.
+    pub async fn connects(&self, session: u64, serial: &str, uuid: &str, macs: &[&str]) {
         let facts = serde_json::json!({"system_uuid": uuid, "serial_number": serial, "mac_addresses": macs});
         let inventory = serde_json::json!({ "facts": facts }).to_string();
         let node = self.node.clone();
         let confirmed = self
             .write(move |tx| {
-                agent::enrol(tx, &identity)?;
-                agent::set_inventory(tx, &node, &inventory, "digest")?;
-                agent::set_health(tx, &node, r#"{"probes":[{"name":"disk_space","ok":true}]}"#)?;
-                agent::confirm(tx, &node, 1)
+                agent::set_inventory(tx, &node, session, &inventory, "digest")?;
+                agent::set_health(tx, &node, session, r#"{"probes":[{"name":"disk_space","ok":true}]}"#)?;
+                agent::confirm(tx, &node, session)
             })
             .await;
         assert!(confirmed, "the session is the last one");
-        self.state().enrolled = true;
+        let mut state = self.state();
+        (state.enrolled, state.session, state.disk, state.hand) = (true, session, Disk::default(), None);
     }
 
     /// What its probes say: each with whether it passes.
@@ -184,25 +193,30 @@ impl PretendAgent {
         let all: Vec<_> = probes.iter().map(|(name, ok)| serde_json::json!({"name": name, "ok": ok})).collect();
         let health = serde_json::json!({ "probes": all }).to_string();
         let node = self.node.clone();
-        self.write(move |tx| agent::set_health(tx, &node, &health)).await;
+        self.write(move |tx| agent::set_health(tx, &node, 1, &health)).await;
     }
 
     /// One heartbeat, now. It goes on with its row if it comes soon enough.
     pub async fn beat(&self) {
         let now = self.now();
-        let beats = {
+        let (beats, session) = {
             let mut state = self.state();
             let goes_on = state.last_beat.is_some_and(|last| self.policy.is_gapless(now.since(last)));
             state.beats = if goes_on { state.beats + 1 } else { 1 };
             state.last_beat = Some(now);
-            state.beats
+            (state.beats, state.session)
         };
-        let beat = agent::Beat { node_id: self.node.clone(), session: 1, at: now, beats, skew_ms: 0 };
+        let beat = agent::Beat { node_id: self.node.clone(), session, at: now, beats, skew_ms: 0 };
         self.write(move |tx| agent::heard(tx, std::slice::from_ref(&beat))).await;
     }
 
     /// One turn of its life: a heartbeat if it is time, and the task that there is for it.
     pub async fn lives(&self) {
+        self.lives_and(true).await;
+    }
+
+    /// The same; one that `takes` nothing leaves a task that is queued where it is, and goes on with what it has.
+    pub async fn lives_and(&self, takes: bool) {
         let (silent, enrolled, last) = {
             let state = self.state();
             (state.silent, state.enrolled, state.last_beat)
@@ -218,6 +232,7 @@ impl PretendAgent {
         self.stops_unless_at(there.as_ref());
         match there {
             None => {}
+            Some(there) if there.status == TaskStatus::Queued && !takes => {}
             Some(there) => {
                 // handed out, or out already and handed out once more to one that came back
                 if let Some(order) = self.take(&there).await {

@@ -1,7 +1,8 @@
 //! With which certificates an agent comes in, and with which it does not.
 
-use crate::fixture::{connected, enrolled, on_both, reason, refusals};
+use crate::fixture::{connected, enrolled, on_both, reason, reason_of_end, refusals};
 use domain::agent::IdentityState;
+use domain::node::AgentMode;
 use domain::{NodeId, Timestamp};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
 use service::agents::AgentKey;
@@ -100,6 +101,26 @@ on_both!(one_that_ended_in_an_outage_is_good_for_its_renewal_only, |site| async 
     let status = try_connect(&site, &ahead, &agent).await.err().expect("not yet");
     assert!(status.message().contains("begins only"), "{status:?}");
     try_renew(&site, &ahead, &agent).await.expect("renews");
+});
+
+// Found on a Friday, repaired on a Monday: its certificate has ended meanwhile, and must not keep it out for ever.
+on_both!(a_copied_identity_that_is_repaired_late_comes_back_with_the_key_it_has, |site| async move {
+    let (node, mut agent, mut stream) = connected(&site, "gpu-1").await;
+    let id = node.clone();
+    site.write(node.as_str(), move |tx| agent::set_state(tx, &id, IdentityState::Suspended, "seen twice")).await;
+    assert_eq!(reason_of_end(&mut stream).await, "CLONED");
+    site.fleet.pass(DAY * 3);
+    for _ in 0..2 {
+        let status = agent.connect(&site.dialer).await.err().expect("it has ended");
+        assert_eq!(reason(&status), "AGENT_CERTIFICATE_REFUSED");
+        let status = agent.renew(&site.dialer).await.expect_err("it is stopped");
+        assert_eq!(reason(&status), "AGENT_CERTIFICATE_REFUSED", "which is tried again");
+    }
+    site.wish(&node, AgentMode::Repair).await;
+    agent.renew(&site.dialer).await.expect("somebody said that it goes on");
+    assert_eq!(site.identity(&node).await.state, IdentityState::Suspended, "not by that alone");
+    agent.connect(&site.dialer).await.expect("connects");
+    assert_eq!(site.identity(&node).await.state, IdentityState::Good);
 });
 
 on_both!(a_name_counts_only_with_its_key, |site| async move {

@@ -105,6 +105,7 @@ impl<'a> Asks<'a> {
             "millwright.v1.FindingService" => self.of_findings(method).await,
             "millwright.v1.NodeService" => self.of_nodes(method).await,
             "millwright.v1.JobService" => self.of_jobs(method).await,
+            "millwright.v1.SiteService" => self.of_sites(method).await,
             "millwright.v1.TaskService" => self.of_tasks(method).await,
             _ => self.of_others(service, method, customer).await,
         };

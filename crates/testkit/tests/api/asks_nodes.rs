@@ -81,6 +81,16 @@ impl Asks<'_> {
                 let new = || mw::CreateNodeRequest { name: self.fresh("new"), ..Default::default() };
                 ask(&new(), &new())
             }
+            "OnboardNode" => {
+                let site = self.site().await;
+                let new = |id: &str| mw::OnboardNodeRequest {
+                    name: self.fresh("new"),
+                    site: site.clone(),
+                    system_id: id.to_owned(),
+                    ..Default::default()
+                };
+                ask(&new("abc123"), &new("abc124"))
+            }
             "DrainNode" | "CordonNode" | "UncordonNode" | "QuarantineNode" | "RebootstrapNode" | "RevokeNode" => {
                 acts(NodeStatus::Active).await
             }

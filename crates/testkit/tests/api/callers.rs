@@ -14,6 +14,7 @@ use proto::millwright::v1::engine_service_client::EngineServiceClient;
 use proto::millwright::v1::event_service_client::EventServiceClient;
 use proto::millwright::v1::explain_service_client::ExplainServiceClient;
 use proto::millwright::v1::hardware_service_client::HardwareServiceClient;
+use proto::millwright::v1::site_service_client::SiteServiceClient;
 use proto::millwright::v1::token_service_client::TokenServiceClient;
 use testkit::server::Door;
 use tonic::{Request, Status};
@@ -48,6 +49,7 @@ clients! {
     explain: ExplainServiceClient,
     hardware: HardwareServiceClient,
     clusters: ClusterServiceClient,
+    sites: SiteServiceClient,
 }
 
 impl Caller {

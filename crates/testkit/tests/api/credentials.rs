@@ -40,6 +40,7 @@ fn of_every_kind() -> Vec<mw::SetCredentialRequest> {
         mw::SetCredentialRequest { kubeconfig: KUBECONFIG.into(), ..of("c-kube", "kubeconfig") },
         mw::SetCredentialRequest { certificates: ca, ..of("d-ca", "ca") },
         mw::SetCredentialRequest { user_data: "#cloud-config\n# hunter2\n".into(), ..of("e-data", "user-data") },
+        mw::SetCredentialRequest { api_key: "a:b:hunter2hunter2".into(), ..of("f-maas", "maas") },
     ]
 }
 
@@ -73,7 +74,7 @@ on_both!(every_kind_is_set_and_listed_and_on_record_without_what_it_holds, |api|
     let listed = list(&root, "").await;
     assert_eq!(
         listed.iter().map(|c| c.kind.as_str()).collect::<Vec<_>>(),
-        ["bmc", "ssh", "kubeconfig", "ca", "user-data"]
+        ["bmc", "ssh", "kubeconfig", "ca", "user-data", "maas"]
     );
     assert_eq!(list(&root, "kind=ssh").await.len(), 1);
     let changed = root.credentials().set_credential(bmc("a-bmc", "another")).await.expect("changed").into_inner();
@@ -82,7 +83,7 @@ on_both!(every_kind_is_set_and_listed_and_on_record_without_what_it_holds, |api|
     let again = root.credentials().delete_credential(delete("d-ca", false)).await.expect("again").into_inner();
     assert_eq!(again.state, "deleted");
     refused(root.credentials().delete_credential(delete("none", false)).await, Code::NotFound, "CREDENTIAL_NOT_FOUND");
-    assert_eq!(list(&root, "").await.len(), 4);
+    assert_eq!(list(&root, "").await.len(), 5);
     // on record, and the record is clean
     let audit = root.entries("call=millwright.v1.CredentialService/SetCredential AND outcome=done").await;
     assert_eq!(audit.iter().filter(|e| e.target == "a-bmc").count(), 3);

@@ -29,6 +29,8 @@ fn documented(reason: Reason) -> Code {
         | Reason::WorkflowNotFound
         | Reason::FindingNotFound
         | Reason::ImageNotFound
+        | Reason::SiteNotFound
+        | Reason::SiteMachineNotFound
         | Reason::IdNotFound
         | Reason::NoSuchPath => Code::NotFound,
         // "active run, illegal transition or hard invariant"
@@ -55,11 +57,14 @@ fn documented(reason: Reason) -> Code {
         | Reason::ForceNeeded
         | Reason::MachineInUse
         | Reason::ImageInUse
+        | Reason::SiteInUse
         | Reason::SecretKeyUnavailable
         | Reason::LoginRefused
         | Reason::UntrustedCertificate
         | Reason::HostKeyChanged
         | Reason::WrongMachine
+        | Reason::PermissionMissing
+        | Reason::WrongState
         | Reason::ProviderRefused => Code::FailedPrecondition,
         // "missing or malformed field, unknown run type, bad filter, bad page token"
         Reason::InvalidField
@@ -73,6 +78,7 @@ fn documented(reason: Reason) -> Code {
         | Reason::PlanExists
         | Reason::NodeExists
         | Reason::WorkflowExists
+        | Reason::SiteExists
         | Reason::IdentityTaken => Code::AlreadyExists,
         // "no or bad token"
         Reason::TokenMissing
@@ -134,7 +140,8 @@ fn the_reasons_are_spelt_as_they_were() {
         WORKFLOW_EXISTS REPORT_TOKEN_INVALID WORKFLOW_MISSING FORCE_NEEDED MACHINE_IN_USE IMAGE_IN_USE \
         BOOTSTRAP_TOKEN_INVALID AGENT_CERTIFICATE_REFUSED REVOKED \
         NODE_NOT_FOUND JOB_NOT_FOUND TASK_NOT_FOUND NODE_EXISTS NODE_HELD ACTIVE_TASK ACTION_NOT_ALLOWED \
-        MODE_UNAVAILABLE AGENT_MISSING";
+        MODE_UNAVAILABLE AGENT_MISSING SITE_NOT_FOUND SITE_MACHINE_NOT_FOUND SITE_EXISTS SITE_IN_USE PERMISSION_MISSING \
+        WRONG_STATE";
     let now: Vec<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
     for word in known.split_whitespace() {
         assert!(now.contains(&word), "{word} is gone or renamed");

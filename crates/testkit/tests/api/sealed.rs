@@ -51,6 +51,7 @@ async fn wrong_missing_and_rotated(database: Database) {
         first.set_credential(&admin(), new(&format!("c-{n:03}"), &format!("pass-{n}"))).await.expect("is set");
     }
     assert_eq!(first.vault().credential("c-007").await, Ok(login("pass-7")));
+    let authority = first.agent_authority().await.expect("is founded").certificate().to_vec();
     // another key, or none: each credential says which key it needs, and everything else goes on
     let (wrong, none) = (SecretKeys::given(key(2)), SecretKeys::missing("set secrets.key_file"));
     for (keys, part) in [(wrong, format!("configured are: {}", key(2).id())), (none, "no key is configured".to_owned())]
@@ -61,7 +62,7 @@ async fn wrong_missing_and_rotated(database: Database) {
         let told = error.to_string();
         assert!(told.contains(&format!("sealed under key {}", key(1).id())) && told.contains(&part), "{told}");
         assert_eq!(other.list_credentials(&PageRequest::default()).await.expect("lists").items.len(), 100);
-        assert_eq!(other.vault().unopened().await, Ok(vec![(key(1).id().to_owned(), 230)]));
+        assert_eq!(other.vault().unopened().await, Ok(vec![(key(1).id().to_owned(), 231)]));
     }
     let none = with_keys(&fleet, SecretKeys::missing("set secrets.key_file")).await;
     let refused = none.set_credential(&admin(), new("x", "y")).await.expect_err("nothing to seal with");
@@ -74,9 +75,11 @@ async fn wrong_missing_and_rotated(database: Database) {
     let both = with_keys(&fleet, SecretKeys::given(key(2)).with_previous(vec![key(1)])).await;
     assert_eq!(both.vault().credential("c-007").await, Ok(login("pass-7")), "the old one still opens");
     let done = both.rotate_secret_key(&admin()).await.expect("rotates");
-    assert_eq!((done.key_id.as_str(), done.resealed, done.sealed, done.left.len()), (key(2).id(), 230, 230, 0));
+    assert_eq!((done.key_id.as_str(), done.resealed, done.sealed, done.left.len()), (key(2).id(), 231, 231, 0));
     assert_eq!(both.rotate_secret_key(&admin()).await.expect("again").resealed, 0);
     let only_new = with_keys(&fleet, SecretKeys::given(key(2))).await;
+    let opened = only_new.agent_authority().await.expect("the agents' authority is among them");
+    assert_eq!(opened.certificate(), authority);
     for n in [0, 99, 100, 229] {
         assert_eq!(only_new.vault().credential(&format!("c-{n:03}")).await, Ok(login(&format!("pass-{n}"))));
     }

@@ -3,11 +3,11 @@
 
 use crate::audit::audit;
 use crate::length;
-use crate::world::{Play, World, spelt};
+use crate::world::{BY_HAND, Play, World, spelt};
 use domain::Reason;
 use domain::job::{Job, JobStatus};
 use domain::job_action::{Effect, JobAction, judge_action};
-use domain::job_stage::{JobKind, JobStage};
+use domain::job_stage::{Ground, JobKind, JobStage};
 use domain::node::{Node, NodeStatus};
 use domain::stage::FailureClass;
 use domain::task::TaskKind;
@@ -25,7 +25,7 @@ async fn stood_still<'a>(
     stage: JobStage,
     class: FailureClass,
 ) -> (Play<'a>, Engine, Node, Job) {
-    let task = stage.task().expect("a stage that an agent carries out");
+    let task = stage.task(kind).expect("a stage that an agent carries out");
     let name = format!("{}, {class} at {stage}", spelt(kind));
     let play = Play::start(world, kind, &name).await;
     let code = if stage == JobStage::ValidateCleanNode { "NOT_CLEAN" } else { "WANTED" };
@@ -49,7 +49,7 @@ fn rests_where_it_should(name: &str, kind: JobKind, stage: JobStage, node: &Node
     let wanted = match (kind, stage) {
         // what was begun to be cleaned is not proven clean: cleanup validation is an owner of quarantine
         (_, JobStage::CleanupStorage | JobStage::ScrubGpu | JobStage::ValidateCleanNode) => NodeStatus::Quarantined,
-        (JobKind::Onboarding, _) => NodeStatus::Enrolling,
+        (JobKind::Onboarding(Ground::Bundle), _) => NodeStatus::Enrolling,
         (_, JobStage::RemoveGpuaasNodeRecord) => NodeStatus::Retired,
         (JobKind::Drain, _) => NodeStatus::Offline,
         (kind, _) if kind.removes() => NodeStatus::Offline,
@@ -108,14 +108,14 @@ async fn leads_on(play: &Play<'_>, effect: &Effect) {
 }
 
 fn agent_stages(kind: JobKind) -> impl Iterator<Item = JobStage> {
-    kind.stages().iter().copied().filter(|stage| stage.task().is_some())
+    kind.stages().iter().copied().filter(move |stage| stage.task(kind).is_some())
 }
 
 /// Of one class every action, of the others a sixth of them each, others at each stage. `JOBS_LENGTH` above one: all.
 #[tokio::test(start_paused = true)]
 async fn every_action_from_every_failure_of_every_stage() {
     let (mut world, mut count) = (World::new(Database::Memory), 0);
-    for kind in JobKind::ALL {
+    for kind in BY_HAND {
         for (at, stage) in agent_stages(kind).enumerate() {
             for (nth, class) in FailureClass::ALL.into_iter().enumerate() {
                 let whole = class == FailureClass::NeedsOperator || length() > 1;
@@ -142,7 +142,7 @@ async fn some_actions_from_a_failure_on_postgres() {
         (JobKind::Drain, JobAction::Resume),
         (JobKind::Removal, JobAction::AdoptObservedState),
         (JobKind::Drain, JobAction::MarkManualInterventionRequired),
-        (JobKind::ALL[5], JobAction::RestartClean),
+        (BY_HAND[5], JobAction::RestartClean),
     ] {
         let stage = agent_stages(kind).next().expect("a stage");
         taken(&world, kind, stage, FailureClass::NeedsOperator, action).await;
@@ -181,7 +181,7 @@ async fn an_agent_that_never_comes_is_no_silence() {
 #[tokio::test(start_paused = true)]
 async fn what_is_frozen_stays_so_for_days() {
     let world = World::new(Database::Memory);
-    for kind in [JobKind::Drain, JobKind::ALL[3]] {
+    for kind in [JobKind::Drain, BY_HAND[3]] {
         let play = Play::start(&world, kind, &format!("{} frozen", spelt(kind))).await;
         let (engine, looks_after) = (world.engine(None), world.reconciler());
         engine.start().await.expect("starts");
@@ -218,7 +218,7 @@ async fn stages_are_done_in_their_order_and_a_clean_record_is_kept() {
     let world = World::new(Database::Memory);
     let engine = world.engine(None);
     engine.start().await.expect("starts");
-    for kind in JobKind::ALL {
+    for kind in BY_HAND {
         let play = Play::start(&world, kind, &spelt(kind)).await;
         let (_, job) = play.rests().await;
         assert_eq!(job.status, JobStatus::Completed, "{kind}");
@@ -226,7 +226,7 @@ async fn stages_are_done_in_their_order_and_a_clean_record_is_kept() {
         assert_eq!(done, kind.stages(), "{kind}");
         assert_eq!((job.attempt, &job.failure), (1, &None), "{kind}");
         let orders: Vec<TaskKind> = play.agent.carried().iter().map(|c| c.kind).collect();
-        let wanted: Vec<TaskKind> = kind.stages().iter().filter_map(|s| s.task()).collect();
+        let wanted: Vec<TaskKind> = kind.stages().iter().filter_map(|s| s.task(kind)).collect();
         assert_eq!(orders, wanted, "{kind}");
         let proves = kind.stages().contains(&JobStage::ValidateCleanNode);
         assert_eq!(!job.clean_record.is_empty(), proves, "{kind}: {}", job.clean_record);

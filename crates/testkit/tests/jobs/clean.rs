@@ -4,7 +4,7 @@
 use crate::world::{Play, World, spelt};
 use domain::job::JobStatus;
 use domain::job_action::JobAction;
-use domain::job_stage::{JobKind, JobStage, Mode};
+use domain::job_stage::{Ground, JobKind, JobStage, Mode};
 use domain::node::{AgentMode, Node, NodeStatus};
 use domain::node_action::{NodeAction, NodeFacts};
 use domain::stage::FailureClass;
@@ -28,7 +28,7 @@ async fn refused(world: &World, node: &Node, action: NodeAction) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn a_cleanup_that_is_called_off_leaves_the_node_in_quarantine() {
-    for mode in [Mode::SoftReset, Mode::StorageCleanup, Mode::FullDecommission] {
+    for mode in [Mode::SoftReset, Mode::StorageCleanup, Mode::FullDecommission(Ground::Bundle)] {
         let world = World::new(Database::Memory);
         let kind = JobKind::Decommission(mode);
         let play = Play::start(&world, kind, &spelt(kind)).await;
@@ -70,7 +70,7 @@ async fn a_cleanup_that_is_proven_frees_it() {
 #[tokio::test(start_paused = true)]
 async fn what_somebody_vouched_for_is_not_used_again() {
     let world = World::new(Database::Memory);
-    let kind = JobKind::Decommission(Mode::FullDecommission);
+    let kind = JobKind::Decommission(Mode::FullDecommission(Ground::Bundle));
     let play = Play::start(&world, kind, &spelt(kind)).await;
     let class = FailureClass::NeedsOperator;
     for task in

@@ -6,7 +6,7 @@
 use crate::audit::audit;
 use crate::length;
 use crate::strike::Strike;
-use crate::world::{Moment, Play, World, spelt};
+use crate::world::{BY_HAND, Moment, Play, World, spelt};
 use domain::Reason;
 use domain::job::{JobStatus, START_WITHIN};
 use domain::job_action::{JobAction, judge_action};
@@ -224,7 +224,7 @@ async fn play_all(database: Database, plays: Vec<(JobKind, Moment, String, Distu
 async fn everywhere(database: Database, title: &str, at_least: usize, what: impl Fn(usize, Moment) -> Vec<Disturb>) {
     let world = World::new(database);
     let mut plays = Vec::new();
-    for kind in JobKind::ALL {
+    for kind in BY_HAND {
         let moments = rehearse(&world, kind).await;
         for (number, (moment, entry)) in moments.iter().enumerate() {
             plays.extend(what(number, *moment).into_iter().map(|d| (kind, *moment, entry.clone(), d)));

@@ -1,8 +1,7 @@
 //! One lifecycle at a time on one node: neither two jobs, nor a job beside a run of its machine; who is refused is told by
 //! what, and the way out.
 
-use crate::world::{World, begins_at};
-use domain::job_stage::JobKind;
+use crate::world::{BY_HAND, World, begins_at};
 use domain::lifecycle::State as _;
 use domain::node::{Node, NodeStatus};
 use domain::{MachineId, NodeId, Reason};
@@ -27,7 +26,7 @@ async fn no_job_begins_beside_a_run_of_its_machine() {
     let service = world.fleet.service(&never_started).await;
     service.register_machine(&admin(), machine("m-1")).await.expect("registers");
     let run = service.start_run(&admin(), start("m-1", "REBOOT", "request-1")).await.expect("starts").run;
-    for kind in JobKind::ALL {
+    for kind in BY_HAND {
         let id = world.node(begins_at(kind)).await;
         on_machine(&world, &id, "m-1").await;
         let before = world.node_row(&id).await;
@@ -78,11 +77,11 @@ async fn neither_a_task_by_hand_begins_beside_a_run_nor_a_run_beside_a_task() {
 #[tokio::test(start_paused = true)]
 async fn one_job_holds_its_node_until_it_has_ended() {
     let world = World::new(Database::Memory);
-    for kind in JobKind::ALL {
+    for kind in BY_HAND {
         let id = world.node(begins_at(kind)).await;
         let first = world.begin(&id, kind).await.expect("begins");
         let before = world.node_row(&id).await;
-        for other in JobKind::ALL {
+        for other in BY_HAND {
             let refused = world.begin(&id, other).await.expect_err("held");
             assert_eq!(refused.reason, Reason::NodeHeld, "{other} beside {kind}");
             assert_eq!(refused.details.get("job_id").map(String::as_str), Some(first.id.as_str()));
@@ -97,7 +96,7 @@ async fn one_job_holds_its_node_until_it_has_ended() {
 async fn a_job_begins_only_where_its_kind_says() {
     let world = World::new(Database::Memory);
     for status in NodeStatus::ALL.iter().copied() {
-        for kind in JobKind::ALL {
+        for kind in BY_HAND {
             let id = world.node(status).await;
             let busy = kind.stages().first().and_then(|stage| kind.busy_in(*stage));
             let may = kind.begins_from().contains(&status) || busy == Some(status);

@@ -7,7 +7,7 @@ use domain::MachineId;
 use domain::finding::FindingKind;
 use domain::job::{Job, JobStatus};
 use domain::job_action::JobAction;
-use domain::job_stage::{JobKind, JobStage, Mode};
+use domain::job_stage::{Ground, JobKind, JobStage, Mode};
 use domain::machine::{Labels, Machine, MachineSpec, REGISTERED};
 use domain::node::{Node, NodeStatus};
 use domain::stage::FailureClass;
@@ -44,7 +44,8 @@ async fn engine(world: &World) -> Engine {
 
 /// An onboarding of a node whose agent tells this of its hardware.
 async fn onboarded<'a>(world: &'a World, serial: &str, uuid: &str, macs: &[&str]) -> (Play<'a>, Node, Job) {
-    let play = Play::start(world, JobKind::Onboarding, &format!("onboarding of {serial:?} {uuid:?}")).await;
+    let play =
+        Play::start(world, JobKind::Onboarding(Ground::Bundle), &format!("onboarding of {serial:?} {uuid:?}")).await;
     play.agent.enrol(serial, uuid, macs).await;
     let (node, job) = play.rests().await;
     (play, node, job)
@@ -103,7 +104,7 @@ async fn identifiers_of_two_machines_are_a_finding_until_they_are_sorted_out() {
     assert_eq!(machines(&world).await, before, "nothing of either was touched");
     // the card went back to where it belongs
     let (id, told) = (play.node.clone(), serde_json::json!({"facts": {"serial_number": a.serial}}).to_string());
-    world.write(play.node.as_str(), move |tx| agent::set_inventory(tx, &id, &told, "other")).await.expect("tells");
+    world.write(play.node.as_str(), move |tx| agent::set_inventory(tx, &id, 1, &told, "other")).await.expect("tells");
     play.act(JobAction::RetryStage).await.expect("is allowed");
     let (node, job) = play.rests().await;
     assert_eq!((job.status, node.machine_id.clone()), (JobStatus::Completed, Some(of_a)));
@@ -141,6 +142,36 @@ async fn hardware_that_tells_nothing_is_for_a_person() {
     engine.stop().await;
 }
 
+/// A stage that only looks adopts what it finds: whoever has asked for that is on record with it, and the job says by how
+/// it ends that it was put right from outside.
+#[tokio::test(start_paused = true)]
+async fn an_onboarding_that_was_put_right_and_adopted_is_reconciled() {
+    let world = World::new(Database::Memory);
+    let engine = engine(&world).await;
+    for (number, last, ends_as) in [
+        (1100, JobAction::AdoptObservedState, JobStatus::Reconciled),
+        // an adoption that came to nothing before it does not count
+        (1101, JobAction::RetryStage, JobStatus::Completed),
+    ] {
+        let (play, _, job) = onboarded(&world, "", "", &[]).await;
+        assert_eq!((job.status, job.stage), (JobStatus::FailedManualIntervention, Some(JobStage::LinkMachine)));
+        play.act(JobAction::AdoptObservedState).await.expect("is allowed");
+        let (_, job) = play.rests().await;
+        assert_eq!(job.status, JobStatus::FailedManualIntervention, "there is nothing to be seen yet");
+        let (id, serial) = (play.node.clone(), hardware(number).serial);
+        let told = serde_json::json!({"facts": {"serial_number": serial}}).to_string();
+        world.write(play.node.as_str(), move |tx| agent::set_inventory(tx, &id, 1, &told, "new")).await.expect("tells");
+        play.act(last).await.expect("is allowed");
+        let (node, job) = play.rests().await;
+        assert_eq!((job.status, node.status), (ends_as, NodeStatus::Active), "{last}: {job:#?}");
+        let adopted: Vec<_> = job.done.iter().filter(|d| !d.adopted_by.is_empty()).map(|d| d.stage).collect();
+        let expected: &[JobStage] = if ends_as == JobStatus::Reconciled { &[JobStage::LinkMachine] } else { &[] };
+        assert_eq!(adopted, expected, "{last}");
+        audit(&play).await;
+    }
+    engine.stop().await;
+}
+
 /// After a removal the same hardware is another node on the same machine; the old identity is revoked for good.
 #[tokio::test(start_paused = true)]
 async fn enrolled_again_after_removal_it_is_a_new_node_of_the_same_machine() {
@@ -148,7 +179,8 @@ async fn enrolled_again_after_removal_it_is_a_new_node_of_the_same_machine() {
     let engine = engine(&world).await;
     let hardware = hardware(1000);
     let (play, first, _) = onboarded(&world, &hardware.serial, &hardware.uuid, &[&hardware.mac]).await;
-    let begun = world.begin(&first.id, JobKind::Decommission(Mode::FullDecommission)).await.expect("begins");
+    let begun =
+        world.begin(&first.id, JobKind::Decommission(Mode::FullDecommission(Ground::Bundle))).await.expect("begins");
     let removal = Play { kind: begun.kind, job: begun.id, ..play };
     let (gone, _) = removal.rests().await;
     assert_eq!(gone.status, NodeStatus::Deleted);

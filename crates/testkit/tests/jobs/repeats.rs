@@ -5,7 +5,7 @@ use crate::audit::audit;
 use crate::world::{Moment, Play, World};
 use domain::job::JobStatus;
 use domain::job_action::JobAction;
-use domain::job_stage::{AGENT_COMES_WITHIN, JobKind};
+use domain::job_stage::{AGENT_COMES_WITHIN, Ground, JobKind};
 use domain::stage::FailureClass;
 use domain::task::{LEASE, Task, TaskKind, TaskStatus};
 use std::time::Duration;
@@ -179,7 +179,8 @@ async fn so_many_tasks_of_a_stage_and_no_more() {
 async fn a_bundle_ends_with_the_onboarding_that_it_was_for() {
     let world = World::new(Database::Memory);
     for begun in [false, true] {
-        let play = Play::start(&world, JobKind::Onboarding, &format!("called off, begun: {begun}")).await;
+        let play =
+            Play::start(&world, JobKind::Onboarding(Ground::Bundle), &format!("called off, begun: {begun}")).await;
         let engine = world.engine(None);
         if begun {
             engine.start().await.expect("starts");

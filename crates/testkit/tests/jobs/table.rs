@@ -54,7 +54,7 @@ const REMOVAL: &[Row] = &[
 ];
 
 const STAYS: &[Row] = &[row(
-    &[Pending, Running, FailedRetryable, FailedManualIntervention, Compensating, Cancelled, Completed],
+    &[Pending, Running, FailedRetryable, FailedManualIntervention, Compensating, Cancelled, Completed, Reconciled],
     &[Active, Offline, Quarantined, Retired],
     "the node stays what it is, or is quarantined where it is not proven clean: nothing but heartbeats, probes and operators move it",
 )];
@@ -72,13 +72,31 @@ const FULL: &[Row] = &[
     row(&[Completed, Reconciled], &[Deleted], "gone for good"),
 ];
 
+const REIMAGE: &[Row] = &[
+    row(&[Pending], &[Draining, Retired], "accepted; one that was retired stays so"),
+    row(
+        &[Running],
+        &[Draining, Retired, Offline, Active],
+        "retired until what came anew is proven, then as heartbeats say",
+    ),
+    row(
+        &[FailedRetryable, FailedManualIntervention],
+        &[Offline, Active, Quarantined, Retired],
+        "at rest where it had come to",
+    ),
+    row(&[Compensating], &[Draining, Offline, Active, Quarantined, Retired], "being taken back"),
+    row(&[Cancelled], &[Offline, Active, Quarantined, Retired], "called off"),
+    row(&[Completed, Reconciled], &[Active], "its system came anew"),
+];
+
 pub fn rows(kind: JobKind) -> &'static [Row] {
     match kind {
-        JobKind::Onboarding => ONBOARDING,
+        JobKind::Onboarding(_) => ONBOARDING,
         JobKind::Drain => DRAIN,
         JobKind::Removal => REMOVAL,
         JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup) => STAYS,
-        JobKind::Decommission(Mode::FullDecommission) => FULL,
+        JobKind::Decommission(Mode::Reimage) => REIMAGE,
+        JobKind::Decommission(Mode::FullDecommission(_)) => FULL,
     }
 }
 

@@ -4,8 +4,8 @@
 use crate::table;
 use domain::job::{Job, REQUESTED};
 use domain::job_action::JobAction;
-use domain::job_stage::JobKind;
-use domain::node::{self as nodes, AgentMode, Node, NodeStatus};
+use domain::job_stage::{Ground, JobKind, Mode};
+use domain::node::{self as nodes, Node, NodeStatus};
 use domain::task::TaskStatus;
 use domain::{Error, JobId, NodeId};
 use engine::{Engine, EngineOptions, JournalObserver};
@@ -28,6 +28,16 @@ pub struct World {
     database: Database,
     made: AtomicU64,
 }
+
+/// Kinds that need nobody but the node's agent. Those on a MAAS have a harness of their own.
+pub const BY_HAND: [JobKind; 6] = [
+    JobKind::Onboarding(Ground::Bundle),
+    JobKind::Drain,
+    JobKind::Removal,
+    JobKind::Decommission(Mode::SoftReset),
+    JobKind::Decommission(Mode::StorageCleanup),
+    JobKind::Decommission(Mode::FullDecommission(Ground::Bundle)),
+];
 
 /// Hardware that is nobody else's.
 pub struct Hardware {
@@ -53,7 +63,7 @@ impl World {
             // waits are real there
             policy.heartbeat.interval = Duration::from_millis(100);
         }
-        let workflows: Vec<Arc<dyn engine::Workflow>> = vec![Arc::new(JobWorkflow::new(policy.clone()))];
+        let workflows: Vec<Arc<dyn engine::Workflow>> = vec![Arc::new(JobWorkflow::new(policy.clone(), fleet.hands()))];
         let door = Engine::new(fleet.store.clone(), EngineOptions::new("the door"), workflows, None);
         Self { fleet, policy, door, database, made: AtomicU64::new(0) }
     }
@@ -166,7 +176,8 @@ impl World {
                 ..options
             },
         };
-        let workflows: Vec<Arc<dyn engine::Workflow>> = vec![Arc::new(JobWorkflow::new(self.policy.clone()))];
+        let workflows: Vec<Arc<dyn engine::Workflow>> =
+            vec![Arc::new(JobWorkflow::new(self.policy.clone(), self.fleet.hands()))];
         Engine::new(self.store().clone(), options, workflows, observer)
     }
 
@@ -201,25 +212,7 @@ impl World {
 }
 
 pub fn new_node(id: &NodeId, now: domain::Timestamp) -> Node {
-    Node {
-        id: id.clone(),
-        name: format!("name of {id}"),
-        status: NodeStatus::BootstrapIssued,
-        version: 1,
-        status_reason: String::new(),
-        status_changed_at: now,
-        cordoned_by: String::new(),
-        cordon_reason: String::new(),
-        machine_id: None,
-        active_job: None,
-        agent_mode: AgentMode::Keep,
-        agent_mode_by: String::new(),
-        quarantined_by: String::new(),
-        unclean: String::new(),
-        task_fence: 0,
-        created_at: now,
-        created_by: "tester".into(),
-    }
+    Node::new(id.clone(), &format!("name of {id}"), NodeStatus::BootstrapIssued, "", "tester", now)
 }
 
 /// The moves from `bootstrap_issued` to a status, each with its owner's cause.
@@ -291,7 +284,7 @@ impl<'a> Play<'a> {
         let node = world.node(begins_at(kind)).await;
         let agent = match kind {
             // comes while its onboarding waits for it
-            JobKind::Onboarding => world.stranger(&node),
+            JobKind::Onboarding(_) => world.stranger(&node),
             JobKind::Drain | JobKind::Removal | JobKind::Decommission(_) => world.agent(&node).await,
         };
         let begun = world.begin(&node, kind).await.unwrap_or_else(|e| panic!("{name}: does not begin: {e:?}"));
@@ -319,12 +312,14 @@ impl<'a> Play<'a> {
         (node, job)
     }
 
-    async fn agent_turn(&self, node: &Node) {
+    async fn agent_turn(&self, node: &Node, moment: Moment) {
         if !self.agent.is_enrolled() && node.status == NodeStatus::Enrolling {
             let hardware = hardware(self.world.number());
             self.agent.enrol(&hardware.serial, &hardware.uuid, &[&hardware.mac]).await;
         }
-        self.agent.lives().await;
+        // what is to be seen queued must not be taken between a look at it and this
+        let awaited = matches!(moment, Moment::Queued(number) if self.agent.carried().len() + 1 == number);
+        self.agent.lives_and(!awaited).await;
     }
 
     /// Whether its agent's order of that number waits to be taken, or is being carried out.
@@ -360,7 +355,7 @@ impl<'a> Play<'a> {
                 stop.cancel();
                 continue;
             }
-            self.agent_turn(&node).await;
+            self.agent_turn(&node, moment).await;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}

@@ -7,5 +7,6 @@ mod isolation;
 mod orders;
 mod proof;
 mod runs;
+mod sites;
 mod staleness;
 mod two_servers;

@@ -3,13 +3,14 @@
 use crate::fixture::{Probe, log, probed, swept};
 use domain::machine::Phase;
 use domain::observation::Lane;
-use reconcile::{Reconciler, ReconcilerOptions};
+use reconcile::{Reconciler, ReconcilerOptions, SiteReach};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Ambient, Caller, Options, Store, sweep};
 use testkit::ambient::VirtualAmbient;
 use testkit::fleet::{Database, Fleet, admin, eventually, quick};
+use testkit::pretend_maas::{PretendClients, PretendMaas};
 
 const PERIOD: Duration = Duration::from_millis(200);
 
@@ -118,4 +119,44 @@ async fn one_that_died_in_the_middle_is_taken_over() {
     let m = stores[0].read(move |tx| store::machine::get(tx, &id)).await.expect("reads").expect("is there");
     assert_eq!(m.phase, Phase::Ready);
     stores.iter().for_each(Store::close);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_of_them_watches_a_site() {
+    let stores = two_stores().await;
+    let vault = testkit::fleet::vault(&stores[0]);
+    let fleet = Fleet::new(Database::Memory, 1);
+    let (engine, limits) = (fleet.engine(quick("unused"), None), service::CallerLimits::default());
+    let providers = provider::Providers::default();
+    let service = service::Service::with_vault(stores[0].clone(), engine, providers, limits, vault).await;
+    let service = service.expect("a service");
+    let (name, kind, api_key) = ("key".into(), "maas".into(), domain::Secret::new("a:b:c"));
+    let key = service::NewCredential { name, kind, api_key, ..service::NewCredential::default() };
+    service.set_credential(&admin(), key).await.expect("a key");
+    let mut site = testkit::sites::site("lab", "key");
+    site.policy.poll = Duration::from_secs(1);
+    service.create_site(&admin(), site).await.expect("a site");
+    // each server has a MAAS of its own to ask, so that it shows who does
+    let maas = [PretendMaas::new(), PretendMaas::new()];
+    let start = |n: usize, name: &str| {
+        let keyring = Arc::new(testkit::fleet::vault(&stores[n]));
+        let reach = SiteReach { keyring, clients: PretendClients::with(&[("lab", &maas[n])]) };
+        let options = ReconcilerOptions { sites: Some(reach), ..options(name) };
+        Reconciler::start(&stores[n], provider::Providers::default(), options)
+    };
+    let reconcilers = [start(0, "a"), start(1, "b")];
+    let mut asked = [0, 0];
+    eventually("one of them to have looked six times", || {
+        for (count, maas) in asked.iter_mut().zip(&maas) {
+            *count += maas.asked().iter().filter(|what| *what == "events").count();
+        }
+        let done = asked.iter().any(|count| *count >= 6);
+        async move { done.then_some(()) }
+    })
+    .await;
+    // both may begin at once: then one finds that the other was faster, and leaves it alone
+    assert!(asked.iter().any(|count| *count <= 1), "{asked:?}");
+    for reconciler in reconcilers {
+        reconciler.stop().await;
+    }
 }

@@ -353,11 +353,14 @@ const REFUSED_HERE: &[&str] = &[
     "millwright.v1.BootService.RetireBootNode",
     "millwright.v1.ImageService.GetImage",
     "millwright.v1.ImageService.RemoveImage",
+    "millwright.v1.SiteService.RemoveSite",
     "millwright.v1.FindingService.GetFinding",
     "millwright.v1.FindingService.AcknowledgeFinding",
     "millwright.v1.FindingService.ResolveFinding",
     // the name is taken, and it is in service already
     "millwright.v1.NodeService.CreateNode",
+    // there is no such site
+    "millwright.v1.NodeService.OnboardNode",
     "millwright.v1.JobService.StartOnboarding",
     // its agent has one
     "millwright.v1.TaskService.OrderTask",
@@ -380,6 +383,7 @@ async fn every_call_answers_alike_through_both_doors() {
         hardware(),
         boot(&node, &retired),
         crate::doors_nodes::cases(&world).await,
+        crate::doors_sites::cases(&world).await,
     ];
     let cases: Vec<Case> = calls.into_iter().flatten().collect();
     let covered: BTreeSet<&str> = cases.iter().map(|c| c.rpc).collect();

@@ -34,8 +34,9 @@ pub async fn settled(world: &World, job: &str, action: &str) {
     };
     eventually("the job to be taken up", || async {
         let view = service.get_job(job, JobsOf::All).await.expect("a job");
-        (view.job.stage.is_some() && view.task.is_some() == view.stage().is_some_and(|s| s.task().is_some()))
-            .then_some(())
+        (view.job.stage.is_some()
+            && view.task.is_some() == view.stage().is_some_and(|s| s.task(view.job.kind).is_some()))
+        .then_some(())
     })
     .await;
     service.act_on_job(&admin(), act).await.expect("is done");
@@ -97,6 +98,13 @@ pub async fn cases(world: &World) -> Vec<Case> {
             "POST",
             "/admin/nodes",
             Some(json!({ "name": "door-active" })),
+        ),
+        case(
+            "millwright.v1.NodeService.OnboardNode",
+            json!({ "name": "door-new", "site": "nowhere", "system_id": "abc123" }),
+            "POST",
+            "/admin/nodes:onboard",
+            Some(json!({ "name": "door-new", "site": "nowhere", "system_id": "abc123" })),
         ),
         case(
             "millwright.v1.NodeService.WatchNode",

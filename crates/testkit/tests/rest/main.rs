@@ -7,6 +7,7 @@ mod cuts;
 mod doors;
 mod doors_nodes;
 mod doors_refusals;
+mod doors_sites;
 mod events;
 #[allow(dead_code, unused_macros, unused_imports)] // shared with the gRPC suite, which needs all of it
 #[path = "../api/fixture.rs"]

@@ -21,6 +21,7 @@ fn identity(node: &NodeId, key: &str) -> AgentIdentity {
         session: 7,
         confirmed: false,
         enrolled_at: now,
+        token_id: String::new(),
         certificate_until: now.plus(Duration::from_secs(60)),
         agent_version: "1.2.3".to_owned(),
         boot_id: "boot".to_owned(),
@@ -94,8 +95,8 @@ on_every_store!(sessions_are_confirmed_by_their_number_and_states_are_kept, |sto
     store
         .put("x", move |tx| {
             agent::set_state(tx, &of, IdentityState::Suspended, "seen twice")?;
-            agent::set_inventory(tx, &of, "{\"facts\":{}}", "digest")?;
-            agent::set_health(tx, &of, "{\"probes\":[]}")?;
+            agent::set_inventory(tx, &of, 7, "{\"facts\":{}}", "digest")?;
+            agent::set_health(tx, &of, 7, "{\"probes\":[]}")?;
             agent::certified(tx, &of, domain::Timestamp::from_micros(77))
         })
         .await
@@ -124,8 +125,8 @@ on_every_store!(what_an_older_connection_has_noted_is_nothing, |store| async {
     let of = node.clone();
     store
         .put("x", move |tx| {
-            agent::set_inventory(tx, &of, "{}", "digest")?;
-            agent::set_health(tx, &of, "{\"probes\":[{\"name\":\"gpu_present\",\"ok\":false}]}")
+            agent::set_inventory(tx, &of, 7, "{}", "digest")?;
+            agent::set_health(tx, &of, 7, "{\"probes\":[{\"name\":\"gpu_present\",\"ok\":false}]}")
         })
         .await
         .expect("writes");
@@ -135,6 +136,27 @@ on_every_store!(what_an_older_connection_has_noted_is_nothing, |store| async {
     let there = get(&store, &node).await;
     assert_eq!((there.beats, there.last_beat, there.health.as_str()), (0, None, ""));
     assert_eq!(there.inventory_digest, "digest", "the hardware is the same");
+});
+
+on_every_store!(what_an_older_connection_tells_late_does_not_cover_what_a_newer_one_told, |store| async {
+    let node = enrolled(&store, "alpha", "key").await;
+    let told = |session: u64, what: &'static str| {
+        let of = node.clone();
+        store.put("x", move |tx| {
+            agent::set_inventory(tx, &of, session, what, what)?;
+            agent::set_health(tx, &of, session, what)
+        })
+    };
+    told(7, "first").await.expect("writes");
+    let next = AgentIdentity { session: 8, ..get(&store, &node).await };
+    store.put("x", move |tx| agent::begin_session(tx, &next)).await.expect("begins");
+    told(7, "late").await.expect("is no error");
+    let there = get(&store, &node).await;
+    assert_eq!([there.inventory, there.inventory_digest, there.health], ["first"; 3]);
+    told(8, "newer").await.expect("writes");
+    told(7, "late").await.expect("is no error");
+    let there = get(&store, &node).await;
+    assert_eq!([there.inventory, there.inventory_digest, there.health], ["newer"; 3]);
 });
 
 on_every_store!(many_are_heard_at_once_and_the_silent_are_found, |store| async {
@@ -172,7 +194,7 @@ on_every_store!(those_that_are_back_steady_or_unwell_are_found, |store| async {
     in_status(&store, &unwell, NodeStatus::Active).await;
     let of = unwell.clone();
     let health = serde_json::json!({"probes": [{"name": "gpu_present", "ok": false}]}).to_string();
-    store.put("x", move |tx| agent::set_health(tx, &of, &health)).await.expect("writes");
+    store.put("x", move |tx| agent::set_health(tx, &of, 7, &health)).await.expect("writes");
     let since = store.clock.now().minus(Duration::from_secs(60));
     store.clock.skip(Duration::from_secs(30));
     for node in [&offline, &blocked, &unwell] {

@@ -30,6 +30,7 @@ pub fn new_job(store: &TestStore, node: &NodeId, kind: JobKind) -> Job {
         observed: "agent: none".to_owned(),
         done: Vec::new(),
         parameters: "{}".to_owned(),
+        learned: "{}".to_owned(),
         clean_record: String::new(),
         requested_by: "alice".to_owned(),
         reason: "a test".to_owned(),
@@ -91,6 +92,7 @@ on_every_store!(every_field_of_a_job_is_kept, |store| async {
                 at: store.clock.now(),
             }],
             parameters: "{\"force\":true}".to_owned(),
+            learned: "{\"system_id\":\"abc123\"}".to_owned(),
             clean_record: "{\"clean\":true}".to_owned(),
             ..running.clone()
         };

@@ -22,6 +22,7 @@ mod postgres_restart;
 mod records;
 mod runs;
 mod sessions;
+mod sites;
 mod sqlite_backup;
 mod sqlite_only;
 mod statements;

@@ -4,31 +4,17 @@ use crate::fixture::{TestStore, machine_id, on_every_store, register, tester};
 use domain::lifecycle::State as _;
 use domain::link::HardwareFacts;
 use domain::machine::{Labels, MachineSpec};
-use domain::node::{self as nodes, AgentMode, Node, NodeStatus, View};
+use domain::node::{self as nodes, AgentMode, MaasRef, Node, NodeStatus, View};
 use domain::{JobId, MacAddress, NodeId, Reason};
 use store::{Ambient as _, Cause, node};
 
 pub fn new_node(store: &TestStore, name: &str) -> Node {
     let now = store.clock.now();
-    Node {
-        id: NodeId::generate(store.clock.uuid()),
-        name: name.to_owned(),
-        status: NodeStatus::BootstrapIssued,
-        version: 1,
-        status_reason: String::new(),
-        status_changed_at: now,
-        cordoned_by: String::new(),
-        cordon_reason: String::new(),
-        machine_id: None,
-        active_job: None,
-        agent_mode: AgentMode::Keep,
-        agent_mode_by: String::new(),
-        quarantined_by: String::new(),
-        unclean: String::new(),
-        task_fence: 0,
-        created_at: now,
-        created_by: "tester".to_owned(),
-    }
+    Node::new(NodeId::generate(store.clock.uuid()), name, NodeStatus::BootstrapIssued, "", "tester", now)
+}
+
+fn upstream(system_id: &str) -> MaasRef {
+    MaasRef { site: "lab".to_owned(), system_id: system_id.to_owned() }
 }
 
 pub async fn insert(store: &TestStore, name: &str) -> Node {
@@ -63,6 +49,7 @@ on_every_store!(what_is_saved_of_a_node_is_read_again, |store| async {
         cordoned_by: "alice".to_owned(),
         cordon_reason: "a test".to_owned(),
         machine_id: Some(machine_id("m-1")),
+        maas: Some(upstream("abc123")),
         active_job: Some(JobId::from_text("job_1")),
         agent_mode: AgentMode::Repair,
         agent_mode_by: "bob".to_owned(),
@@ -73,15 +60,36 @@ on_every_store!(what_is_saved_of_a_node_is_read_again, |store| async {
     assert_eq!(saved, Node { version: made.version + 1, ..wished });
     assert_eq!(get(&store, &made.id).await, saved);
     let found = store
-        .read(|tx| Ok((tx.point(&node::by_name("beta"))?, tx.point(&node::by_machine(&machine_id("m-1")))?)))
+        .read(|tx| {
+            let upstream = tx.point(&node::by_maas(&upstream("abc123")))?;
+            let of_site = node::of_site(tx, "lab", "", 9)?;
+            Ok([
+                tx.point(&node::by_name("beta"))?,
+                tx.point(&node::by_machine(&machine_id("m-1")))?,
+                upstream,
+                of_site.first().cloned(),
+            ])
+        })
         .await
         .expect("reads");
-    assert_eq!(found, (Some(saved.clone()), Some(saved.clone())));
+    assert_eq!(found, [(); 4].map(|()| Some(saved.clone())));
     // who read it before that writes nothing
     let stale = made.clone();
     let lost = store.put(made.id.as_str(), move |tx| node::save(tx, &stale)).await;
     assert!(lost.is_err(), "{lost:?}");
     assert_eq!(get(&store, &made.id).await, saved);
+});
+
+on_every_store!(a_machine_upstream_is_one_nodes_until_that_is_deleted, |store| async {
+    let first = insert(&store, "alpha").await;
+    let save = |row: Node| store.put("nodes", move |tx| node::save(tx, &row));
+    let first = save(Node { maas: Some(upstream("abc123")), ..first }).await.expect("saves");
+    let second = insert(&store, "beta").await;
+    save(Node { maas: Some(upstream("abc123")), ..second.clone() }).await.expect_err("it is taken");
+    save(Node { status: NodeStatus::Deleted, ..first }).await.expect("saves");
+    let second = save(Node { maas: Some(upstream("abc123")), ..second }).await.expect("it is free again");
+    let found = store.read(|tx| tx.point(&node::by_maas(&upstream("abc123")))).await.expect("reads");
+    assert_eq!(found, Some(second));
 });
 
 on_every_store!(a_move_of_a_node_is_made_once_and_logged, |store| async {

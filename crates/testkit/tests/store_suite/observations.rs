@@ -306,6 +306,9 @@ async fn back_to_first_version(store: &TestStore) {
     for column in ["customer_id", "state", "version", "created_by", "expires_at", "revoked_at", "revoked_by"] {
         statements.push_str(&format!("ALTER TABLE tokens DROP COLUMN {column};"));
     }
+    for table in ["node_claims", "site_sights", "maas_identifiers", "maas_machines", "sites"] {
+        statements.push_str(&format!("DROP TABLE {table};"));
+    }
     statements.push_str("DROP VIEW node_onboardings; DROP VIEW node_decommissions;");
     for table in ["task_output", "tasks", "jobs", "agent_authority", "bootstrap_tokens", "agents", "nodes"] {
         statements.push_str(&format!("DROP TABLE {table};"));

@@ -84,6 +84,8 @@ pub enum Effect {
     Stop { afterwards: Afterwards },
     /// What was done is taken back, in an attempt of its own.
     TakeBack { afterwards: Afterwards },
+    /// What cannot be taken back elsewhere stays as it is, on somebody's word; the rest is taken back.
+    LeaveBehind { afterwards: Afterwards },
     /// Nothing is to be taken back: it ends, or begins anew, at once.
     EndCancelled,
     /// The stage is taken as done on somebody's word; goes on from the next one, or ends as `reconciled`.
@@ -102,19 +104,23 @@ impl Effect {
     /// For a preview.
     pub fn describe(&self, job: &Job) -> String {
         let name = |index: usize| job.stages().get(index).map_or("the end", |s| s.as_str());
+        let then = |afterwards: Afterwards| match afterwards {
+            Afterwards::Cancelled => "it ends as cancelled",
+            Afterwards::Restart => "it begins anew",
+        };
         match self {
             Effect::Nudge => "it is under way: it is woken, and a task whose lease ran out is queued again".to_owned(),
             Effect::Go { from } => format!("a new attempt begins at {}", name(*from)),
             Effect::Stop { afterwards } | Effect::TakeBack { afterwards } => {
                 let undo: Vec<&str> = job.to_take_back().iter().map(|s| s.as_str()).collect();
                 let undo = if undo.is_empty() { "nothing".to_owned() } else { undo.join(", ") };
-                let then = match afterwards {
-                    Afterwards::Cancelled => "it ends as cancelled",
-                    Afterwards::Restart => "it begins anew",
-                };
                 let stop = if matches!(self, Effect::Stop { .. }) { "the stage in hand is stopped; " } else { "" };
-                format!("{stop}taken back: {undo}; then {then}")
+                format!("{stop}taken back: {undo}; then {}", then(*afterwards))
             }
+            Effect::LeaveBehind { afterwards } => format!(
+                "what could not be taken back in MAAS stays there as it is, on your word; then {}",
+                then(*afterwards)
+            ),
             Effect::EndCancelled => "it ends as cancelled; nothing is to be taken back".to_owned(),
             Effect::Adopt { stage, next: Some(next) } => {
                 format!("{stage} counts as done on your word; goes on with {}", name(*next))
@@ -270,8 +276,17 @@ fn adopt(job: &Job, node: NodeStatus) -> Result<Effect, String> {
         JobStatus::Running | JobStatus::FailedRetryable | JobStatus::FailedManualIntervention => {}
         JobStatus::Completed | JobStatus::Cancelled | JobStatus::Reconciled => return Err(ended(job)),
     }
-    if job.afterwards.is_some() {
-        return Err("what was done was being taken back: resume that, or cancel".to_owned());
+    if let Some(afterwards) = job.afterwards {
+        return match (job.status, job.kind.ground()) {
+            // a MAAS that is gone for good, or shows another machine by now, never lets anything be taken back
+            (JobStatus::FailedRetryable | JobStatus::FailedManualIntervention, Ground::Maas) => {
+                Ok(Effect::LeaveBehind { afterwards })
+            }
+            (JobStatus::FailedRetryable | JobStatus::FailedManualIntervention, Ground::Bundle) => {
+                Err("what was done was being taken back, all of it here: resume that, or cancel".to_owned())
+            }
+            _ => Err("it is being stopped: wait, or freeze it".to_owned()),
+        };
     }
     let index = job.stage_index();
     let Some(stage) = job.stages().get(index).copied() else { return Err("there is no stage to adopt".to_owned()) };
@@ -334,7 +349,7 @@ pub fn recommend(job: &Job, node: NodeStatus) -> (Option<JobAction>, &'static st
 
 fn after_failure(job: &Job) -> (JobAction, &'static str) {
     if job.afterwards.is_some() {
-        return (JobAction::Resume, "go on with taking back what was done");
+        return (JobAction::Resume, "go on with taking back what was done; adopt_observed_state leaves it as it is");
     }
     let Some(failure) = &job.failure else { return (JobAction::Resume, "go on from the last safe stage") };
     match (failure.class, failure.code.as_str()) {

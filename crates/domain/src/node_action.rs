@@ -242,6 +242,10 @@ impl NodeFacts<'_> {
 
     fn remove(&self) -> Result<NodeEffect, String> {
         match self.node.status {
+            NodeStatus::Retired if self.job.is_none() && self.has_machine_in_maas() => Err(
+                "its machine would stay deployed in MAAS: 'millwright node decommission NODE --mode full_decommission' releases it there, then removes the node"
+                    .to_owned(),
+            ),
             NodeStatus::Retired | NodeStatus::Removing => match self.job {
                 None => Ok(NodeEffect::Begin(JobKind::Removal)),
                 Some(job) if job.kind.removes() => self.on_job(JobAction::Resume, job),
@@ -257,6 +261,10 @@ impl NodeFacts<'_> {
             }
             NodeStatus::Deleted => Err("it is deleted".to_owned()),
         }
+    }
+
+    fn has_machine_in_maas(&self) -> bool {
+        self.node.maas.as_ref().is_some_and(|there| !there.system_id.is_empty())
     }
 
     fn quarantine(&self) -> Result<NodeEffect, String> {
@@ -431,6 +439,9 @@ impl NodeFacts<'_> {
                 Ok(_) => ("recover", "when what is wrong is settled"),
                 Err(_) => ("drain", "it cannot be recovered as it is: settle that, or take it out of service"),
             },
+            NodeStatus::Retired if self.has_machine_in_maas() => {
+                ("none", "nothing: it is out of service; reactivate it, or decommission it fully")
+            }
             NodeStatus::Retired => ("none", "nothing: it is out of service; reactivate or remove it"),
             NodeStatus::Deleted => ("none", "nothing: it is gone"),
         }

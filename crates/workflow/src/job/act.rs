@@ -3,7 +3,7 @@
 use super::follow::{self, blocked_or_not, let_go, tell_machine};
 use super::record::{anew, canceled, cancelled, ended_outside, fail, go_from, stage_done, take_back};
 use super::task_stage::{requeue, withdraw};
-use super::{Adopting, Fresh, Parameters, gone, observed};
+use super::{Adopting, Fresh, Parameters, TAKING_BACK, gone, observed};
 use domain::job::{self as jobs, Afterwards, Job, JobFailure, JobStatus};
 use domain::job_action::{Effect, JobAction, judge_action, judge_all};
 use domain::job_stage::JobStage;
@@ -86,6 +86,12 @@ fn carry_out(
             if there.to_take_back().is_empty() && *afterwards == Afterwards::Restart {
                 return go_from(tx, node, anew(there), 0, fresh, &operator(jobs::RESUMED));
             }
+            take_back(tx, node, there, *afterwards, fresh, &operator(jobs::COMPENSATE))
+        }
+        Effect::LeaveBehind { afterwards } => {
+            let wish = Adopting { stage: TAKING_BACK.to_owned(), by: act.by.clone() };
+            let parameters = Parameters { adopting: Some(wish), ..Parameters::of(&there) }.to_text();
+            let there = job::save(tx, &Job { parameters, ..there })?;
             take_back(tx, node, there, *afterwards, fresh, &operator(jobs::COMPENSATE))
         }
         Effect::EndCancelled => {

@@ -75,6 +75,9 @@ pub struct Parameters {
     pub adopting: Option<Adopting>,
 }
 
+/// In the place of a stage: what could not be taken back in MAAS stays there as it is.
+const TAKING_BACK: &str = "taking back";
+
 /// By whose wish a stage's own look counts as adoption.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Adopting {

@@ -2,7 +2,7 @@
 
 use super::maas::{Asks, OnMaas};
 use super::task_stage::TaskStage;
-use super::{EXECUTOR, Fresh, Hands, NodePolicy, follow, hardware_of, record, seen};
+use super::{EXECUTOR, Fresh, Hands, NodePolicy, Parameters, TAKING_BACK, follow, hardware_of, record, seen};
 use async_trait::async_trait;
 use domain::agent::IdentityState;
 use domain::finding::FindingKind;
@@ -353,7 +353,14 @@ impl JobWork {
         let sight = self.sight().await?;
         let done = match undo {
             Undo::GiveBack | Undo::RemoveCreated => {
-                return OnMaas { work: self }.look_back(undo, cx, sight).await;
+                let maas = OnMaas { work: self };
+                let Some(wish) = Parameters::of(&sight.job).adopting.filter(|wish| wish.stage == TAKING_BACK) else {
+                    return maas.look_back(undo, cx, sight).await;
+                };
+                if undo == Undo::RemoveCreated {
+                    maas.forget(&sight).await?;
+                }
+                return Ok(Seen::Done(format!("left in MAAS as it is, on the word of {}", wish.by)).into());
             }
             Undo::LiftCordon => sight.node.cordoned_by != follow::cordon_of(&sight.job),
             Undo::WithdrawBundle => {

@@ -2,7 +2,7 @@
 //! anything that cannot be undone its identity is read again, and that nobody uses it. What somebody else has taken
 //! meanwhile is left alone.
 
-use super::{Learned, Looked, OnMaas, Standing, asked, clear_or_lost, done, fail, waiting};
+use super::{Learned, Looked, OnMaas, Sight, Standing, asked, clear_or_lost, done, fail, waiting};
 use domain::NodeId;
 use domain::job::Job;
 use domain::job_stage::{JobStage, Undo};
@@ -141,17 +141,25 @@ impl OnMaas<'_> {
         }
     }
 
+    /// What an undo finds. Whoever begins anew, or onboards the machine as another node, finds it by what it is known by.
     pub(super) async fn given_back(&self, undo: Undo, at: &Standing, cx: &StageCx) -> Looked<Seen> {
-        let Some(machine) = at.read().await? else {
-            if undo == Undo::RemoveCreated {
-                self.forget(at).await?;
-            }
-            return Ok(Seen::Done("it is not in MAAS".to_owned()));
-        };
+        let seen = self.is_given_back(undo, at, cx).await?;
+        if undo == Undo::RemoveCreated && matches!(seen, Seen::Done(_)) {
+            self.forget(&at.sight).await?;
+        }
+        Ok(seen)
+    }
+
+    async fn is_given_back(&self, undo: Undo, at: &Standing, cx: &StageCx) -> Looked<Seen> {
+        let Some(machine) = at.shown().await? else { return Ok(Seen::Done("it is not in MAAS".to_owned())) };
+        if let Some(why) = at.contradiction(&machine) {
+            return Ok(Seen::Done(why));
+        }
         if let Some(owner) = at.taken_by(&machine) {
             return Ok(Seen::Done(format!("left alone: {owner} has it in MAAS now")));
         }
-        let ours = at.learned.created || at.learned.is_ours();
+        // what somebody else has deployed and a person took as it was is theirs to release
+        let ours = at.learned.created || !at.learned.ordered.is_empty();
         Ok(match undo {
             Undo::GiveBack => match machine.status {
                 maas::COMMISSIONING if at.learned.commissioned => clear_or_lost(cx, "the end of its commissioning"),
@@ -169,9 +177,10 @@ impl OnMaas<'_> {
         })
     }
 
-    /// Its record upstream is gone: whoever begins anew makes another one.
-    async fn forget(&self, at: &Standing) -> Looked<()> {
-        if at.system_id().is_empty() {
+    /// The node has no machine there any more.
+    pub(in crate::job) async fn forget(&self, sight: &Sight) -> Result<(), Failure> {
+        let placed = sight.node.maas.as_ref().is_some_and(|place| !place.system_id.is_empty());
+        if !placed && Learned::read(&sight.job.learned).system_id.is_empty() {
             return Ok(());
         }
         let written = self.work.write(|tx, there, of| {
@@ -185,7 +194,7 @@ impl OnMaas<'_> {
                 None => Ok(()),
             }
         });
-        written.await.map(drop).map_err(|e| super::failed(&e).into())
+        written.await.map(drop).map_err(|e| super::failed(&e))
     }
 
     pub(super) async fn give_back(&self, undo: Undo, at: &Standing) -> Acted {

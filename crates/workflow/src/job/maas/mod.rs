@@ -146,6 +146,11 @@ fn clear_or_lost(cx: &StageCx, what: &str) -> Seen {
 
 impl OnMaas<'_> {
     pub async fn look(&self, asks: Asks, cx: &StageCx, sight: Sight) -> Result<Look, Failure> {
+        let has_machine = sight.node.maas.as_ref().is_some_and(|there| !there.system_id.is_empty());
+        // its onboarding was called off: no MAAS need answer for it to go
+        if sight.job.kind.removes() && !has_machine {
+            return Ok(done("it has no machine in MAAS"));
+        }
         let looked = match self.stand(sight).await {
             Ok(at) => {
                 // what was taken as it was found once is so for the stages after this one, too
@@ -347,9 +352,14 @@ impl Standing {
         let Some(machine) = self.read().await? else {
             return fail("MACHINE_GONE", FailureClass::NeedsOperator, self.gone());
         };
-        let passes = matches!(machine.class(), MaasClass::Commissioning | MaasClass::Transitional);
+        let passes = match machine.class() {
+            MaasClass::Commissioning | MaasClass::Transitional => true,
+            // what somebody else has deployed may be taken as it is; nothing is done there to what they only hold
+            MaasClass::Deploying | MaasClass::Deployed => !self.learned.adopted_by.is_empty(),
+            MaasClass::New | MaasClass::Ready | MaasClass::Allocated | MaasClass::Failed | MaasClass::Unknown => false,
+        };
         match self.taken_by(&machine) {
-            Some(_) if !passes && self.learned.adopted_by.is_empty() => self.surprise(&machine, "ours or nobody's"),
+            Some(_) if !passes => self.surprise(&machine, "ours or nobody's"),
             Some(_) | None => Ok(machine),
         }
     }
@@ -403,18 +413,23 @@ impl Standing {
         )
     }
 
+    /// What MAAS shows under our machine's id, as long as it is our machine.
     async fn read(&self) -> Looked<Option<MaasMachine>> {
+        let read = self.shown().await?;
+        match read.as_ref().and_then(|machine| self.contradiction(machine)) {
+            Some(why) => fail("WRONG_MACHINE", FailureClass::Conflict, why),
+            None => Ok(read),
+        }
+    }
+
+    /// What MAAS shows under our machine's id, whatever it is.
+    async fn shown(&self) -> Looked<Option<MaasMachine>> {
         if self.system_id().is_empty() {
             return Ok(None);
         }
         let read = self.maas.machine(self.system_id()).await.map_err(|e| unread(&e))?;
         let said = read.as_ref().map_or_else(|| "absent".to_owned(), MaasMachine::says);
         *self.said.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("MAAS: {said}"));
-        if let Some(machine) = &read
-            && let Some(why) = self.contradiction(machine)
-        {
-            return fail("WRONG_MACHINE", FailureClass::Conflict, why);
-        }
         Ok(read)
     }
 
@@ -448,11 +463,19 @@ impl Standing {
     /// Somebody else did something that nobody here may take for ours.
     fn surprise<T>(&self, machine: &MaasMachine, wanted: &str) -> Looked<T> {
         let owner = if machine.owner.is_empty() { "nobody" } else { machine.owner.as_str() };
+        let job = &self.sight.job.id;
+        let runs = matches!(machine.class(), MaasClass::Deploying | MaasClass::Deployed);
+        let or = match self.taken_by(machine) {
+            // what somebody else only holds is theirs: nobody's word has anything done to it
+            Some(_) if !runs => String::new(),
+            Some(_) | None => {
+                format!(", or take it as it is: 'millwright job adopt_observed_state {job} --reason WHY'")
+            }
+        };
         let message = format!(
-            "MAAS says {} and owned by {owner} of machine {} where {wanted} was expected: somebody else has moved it; settle that there, then 'millwright job resume {2}', or take it as it is: 'millwright job adopt_observed_state {2} --reason WHY'",
+            "MAAS says {} and owned by {owner} of machine {} where {wanted} was expected: somebody else has moved it; settle that there, then 'millwright job resume {job}'{or}",
             machine.says(),
             machine.system_id,
-            self.sight.job.id
         );
         fail("STATE_DISAGREES", FailureClass::Conflict, message)
     }

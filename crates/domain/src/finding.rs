@@ -174,7 +174,7 @@ impl FindingKind {
                 "see what MAAS says ('millwright why NODE'), and put it back there; or take the node out of service ('millwright node quarantine NODE --reason WHY') and give its machine back: 'millwright node decommission NODE --mode full_decommission'"
             }
             FindingKind::MaasMachineGone => {
-                "find out who removed it in MAAS; the node's record goes by 'millwright node drain NODE' and then 'millwright node remove NODE'; a machine that was enlisted anew is another node"
+                "find out who removed it in MAAS; the node goes by 'millwright node decommission NODE --mode full_decommission'; a machine that was enlisted anew is another node"
             }
             FindingKind::MaasStatusUnknown => {
                 "look at the machine there and here ('millwright site machines SITE SYSTEM_ID'); a MAAS that is newer than this server may need a newer server"

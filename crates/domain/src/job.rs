@@ -2,7 +2,7 @@
 //! outlives its attempts, and says at every moment what comes next and what can be done.
 
 use crate::id::{ExecutionId, JobId, NodeId};
-use crate::job_stage::{JobKind, JobStage};
+use crate::job_stage::{JobKind, JobStage, Mode, Undo};
 use crate::lifecycle::{Deadline, Edge, Guard, Owner, State};
 use crate::stage::FailureClass;
 use crate::time::Timestamp;
@@ -266,7 +266,17 @@ impl Job {
         let Some(at) = self.stage.and_then(|stage| self.stages().iter().position(|s| *s == stage)) else {
             return Vec::new();
         };
-        self.stages().iter().take(at + 1).copied().filter(|stage| stage.undo().is_some()).rev().collect()
+        let undone = |stage: &JobStage| match stage.undo() {
+            Some(Undo::GiveBack | Undo::RemoveCreated | Undo::WithdrawBundle) => !self.is_handed_over(),
+            Some(Undo::LiftCordon) => true,
+            None => false,
+        };
+        self.stages().iter().take(at + 1).copied().filter(undone).rev().collect()
+    }
+
+    /// Whether the node has its new system, proven: whatever becomes of the job, that is not taken from it again.
+    fn is_handed_over(&self) -> bool {
+        self.kind == JobKind::Decommission(Mode::Reimage) && self.stage == Some(JobStage::CheckHealth)
     }
 }
 

@@ -485,6 +485,8 @@ impl JobStage {
     /// Whether `resume` may begin here in a job of that kind: what comes before it need not be done again.
     pub const fn is_checkpoint(self, kind: JobKind) -> bool {
         match (self, kind.ground()) {
+            // the node has its new system, proven: nothing before it is done again
+            (JobStage::CheckHealth, _) if matches!(kind, JobKind::Decommission(Mode::Reimage)) => true,
             // on a MAAS what was deployed may be gone again: the stages before it look at that, and pass over what is so
             (JobStage::WaitForAgentEnrollment, Ground::Maas) => false,
             _ => self.row().checkpoint,

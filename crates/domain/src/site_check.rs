@@ -160,6 +160,10 @@ fn check_profile(at: &str, p: &Profile) -> Result<(), Error> {
     check_disk(&field("boot_disk"), &p.boot_disk)?;
     check_subnet(&field("pxe_subnet"), &p.pxe_subnet)?;
     words(&field("tags"), &p.tags, TAGS_MAX)?;
+    // MAAS itself takes no others
+    if let Some(n) = p.tags.iter().position(|tag| tag.contains('.')) {
+        return Err(Error::field(&field(&format!("tags[{n}]")), "is no tag of MAAS; use letters, digits, '_' and '-'"));
+    }
     words(&field("testing_scripts"), &p.testing_scripts, SCRIPTS_MAX)?;
     if p.roce.len() > ROCE_MAX {
         return Err(Error::field(&field("roce"), format!("has {}, at most {ROCE_MAX} are allowed", p.roce.len())));

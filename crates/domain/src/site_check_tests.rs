@@ -100,6 +100,7 @@ fn everything_else_is_refused_by_its_field() {
         ("pool", |p| p.pool = "a,b".into()),
         ("zone", |p| p.zone = "ü".into()),
         ("tags[1]", |p| p.tags.push("a b".into())),
+        ("tags[1]", |p| p.tags.push("a.b".into())),
         ("tags", |p| p.tags = vec!["t".into(); 33]),
         ("testing_scripts[0]", |p| p.testing_scripts = vec!["$(reboot)".into()]),
         ("boot_disk.max_bytes", |p| p.boot_disk = DiskRule { min_bytes: 2, max_bytes: 1, ..DiskRule::default() }),

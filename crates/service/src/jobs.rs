@@ -482,11 +482,13 @@ impl Service {
         self.begin_job(call, &new.node, kind, parameters, &new.reason, new.dry_run).await
     }
 
-    /// What a node was last made to.
+    /// What a node was last made to: what was only wished for, and called off before it was ordered, is not.
     async fn last_profile(&self, node: &NodeId) -> Result<String, Error> {
         let node = node.clone();
         let last = self.store().snapshot(move |tx| job::learned_of_node(tx, &node)).await?;
-        Ok(last.iter().map(|learned| Learned::read(learned).profile).find(|p| !p.is_empty()).unwrap_or_default())
+        let last: Vec<Learned> = last.iter().map(|learned| Learned::read(learned)).collect();
+        let deployed = last.iter().find(|learned| learned.is_ours()).or_else(|| last.first());
+        Ok(deployed.map(|learned| learned.profile.clone()).unwrap_or_default())
     }
 
     async fn begin_job(

@@ -17,7 +17,7 @@ use domain::node::{MaasRef, Node, NodeStatus, ONBOARD};
 use domain::site::SiteState;
 use domain::{Error, NodeId, Reason};
 use std::sync::Arc;
-use store::{Cause, Tx, TxResult, credential, job, node, site};
+use store::{Cause, Tx, TxResult, credential, job, maas_machine, node, site};
 use workflow::job::{Fresh, MaasWish, NewJob, Parameters, PowerWish, begin};
 
 /// A machine of a site that is wished for as a node.
@@ -127,8 +127,13 @@ fn checked_power(power: &PowerWish) -> Result<(), Error> {
     }
     for (name, value) in &power.parameters {
         let plain = !name.is_empty() && name.len() <= 64 && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
-        if !plain || name.contains("pass") || name.contains("token") || name.contains("secret") {
-            let message = format!("{name:?} is no name of a parameter; what is secret belongs into a credential");
+        let secret = ["pass", "token", "secret", "k_g"].iter().any(|part| name.contains(part));
+        // as in https://user:password@host
+        let login = value.split_once("://").is_some_and(|(_, rest)| rest.contains('@'));
+        if !plain || secret || login {
+            let message = format!(
+                "{name:?} is no parameter, or holds something secret; that belongs into a credential (--credential)"
+            );
             return Err(Error::field("power.parameters", message));
         }
         check_text("power.parameters", value, TEXT_MAX)?;
@@ -174,6 +179,15 @@ fn may_onboard(tx: &mut Tx<'_>, name: &str, wish: &MaasWish) -> TxResult<()> {
         let known: Vec<String> = site.profiles.iter().map(|profile| profile.name.clone()).collect();
         let message = format!("site {} has no profile {:?}; it has {}", site.name, wish.profile, known.join(", "));
         return Err(Error::field("profile", message).allowing(known).into());
+    }
+    let place = MaasRef { site: wish.site.clone(), system_id: wish.system_id.clone() };
+    let seen = tx.point(&maas_machine::by_ref(&place))?;
+    if let Some(since) = seen.as_ref().and_then(|machine| machine.absent_since) {
+        let message = format!(
+            "machine {} is not in the MAAS of site {} any more: it was gone at {since}; 'millwright site machines {1}' shows those there are",
+            wish.system_id, wish.site
+        );
+        return Err(Error::field("system_id", message).into());
     }
     for (kind, value) in claims(wish) {
         if let Some(other) = tx.point(&node::by_claim(&wish.site, kind, &value))? {

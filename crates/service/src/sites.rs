@@ -249,7 +249,7 @@ impl Service {
         .await
     }
 
-    /// Removes a site, and what was seen there, unless nodes run on its machines. Those have every job there is.
+    /// Removes a site, and what was seen there, unless nodes run on its machines, or a job still gives one back.
     pub async fn remove_site(&self, call: &Arc<Call>, name: &str) -> Result<SiteView, Error> {
         let (name, by) = (required("name", name)?, call.by.name.clone());
         let key = name.clone();

@@ -36,7 +36,7 @@ crate::statements! {
     GET = concat!("SELECT ", site_columns!(), " WHERE name = $1");
     LIST = concat!("SELECT ", site_columns!(), " WHERE name > $1 AND state = 'present'");
     WITH_CREDENTIAL = "SELECT name FROM sites WHERE credentials_ref = $1 AND state = 'present' ORDER BY name LIMIT 1";
-    NODES = "SELECT COUNT(*), MIN(name) FROM nodes WHERE maas_site = $1 AND status <> 'deleted'";
+    NODES = "SELECT COUNT(*), MIN(name) FROM nodes WHERE maas_site = $1 AND (status <> 'deleted' OR active_job_id IS NOT NULL)";
     INSERT = "INSERT INTO sites(name, state, version, url, ca_pem, credentials_ref, policy, profiles, created_at, updated_at) VALUES ($1, 'present', 1, $2, $3, $4, $5, $6, $7, $7)";
     UPDATE = "UPDATE sites SET state = $3, version = version + 1, url = $4, ca_pem = $5, credentials_ref = $6, policy = $7, profiles = $8, updated_at = $9 WHERE name = $1 AND version = $2";
 }

@@ -154,12 +154,24 @@ fn lines(answer: &OnboardNodeResponse) -> Vec<String> {
 async fn many(rows: Vec<OnboardNodeRequest>, args: &OnboardArgs, options: &ClientOptions) -> Result<(), CliError> {
     let clients = connect(options).await?;
     let at_once = usize::try_from(args.concurrency.unwrap_or(CONCURRENCY)).unwrap_or(1);
-    let results: Vec<Result<ActionResult, CliError>> = stream::iter(rows)
+    let mut asked = stream::iter(rows)
         .map(|row| one_of_many(&clients, OnboardNodeRequest { dry_run: !args.yes, ..row }))
-        .buffered(at_once)
-        .collect()
-        .await;
-    let results = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+        .buffered(at_once);
+    let (mut results, mut broken) = (Vec::new(), None);
+    while let Some(result) = asked.next().await {
+        match result {
+            Ok(result) => results.push(result),
+            Err(e) => {
+                broken = Some(e);
+                break;
+            }
+        }
+    }
+    // what was begun is told, whatever came after it
+    if let Some(e) = broken {
+        print_list(results, options).await?;
+        return Err(e);
+    }
     let count = results.iter().filter(|result| result.ok).count();
     if args.yes || args.dry_run {
         return print_results(results, options).await;
@@ -200,8 +212,9 @@ async fn of_site(
             ..ListSiteMachinesRequest::default()
         };
         let answer = call(sites.list_site_machines(request)).await?;
-        // those that are nodes already are no news
-        let new = answer.machines.into_iter().filter(|machine| machine.node_id.is_empty());
+        // those that are nodes already are no news, those that somebody has are theirs, and some are gone
+        let free = |m: &SiteMachine| m.node_id.is_empty() && m.owner.is_empty() && m.absent_since.is_none();
+        let new = answer.machines.into_iter().filter(free);
         rows.extend(new.map(|machine: SiteMachine| OnboardNodeRequest {
             name: machine.hostname,
             system_id: machine.system_id,

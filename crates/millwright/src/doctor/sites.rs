@@ -13,7 +13,13 @@ pub async fn check(report: &mut Report, options: &ClientOptions) {
     let Ok(clients) = connect_as(&target).await else { return };
     let request = ListSitesRequest { page_size: SITES_MAX, ..ListSitesRequest::default() };
     let sites = match call(clients.sites.clone().list_sites(request)).await {
-        Ok(page) => page.sites,
+        Ok(page) => {
+            if !page.next_page_token.is_empty() {
+                let what = format!("there are more than {SITES_MAX} sites, and only the first of them are looked at");
+                report.doubtful("site", what, "millwright site check NAME");
+            }
+            page.sites
+        }
         // a server from before there were sites, or a token that may not ask
         Err(_) => return,
     };

@@ -94,7 +94,9 @@ async fn leads_on(play: &Play<'_>, effect: &Effect) {
     let (_, job) = play.look().await;
     let expected: &[JobStatus] = match effect {
         Effect::Go { .. } => &[JobStatus::Running],
-        Effect::TakeBack { .. } => &[JobStatus::Compensating, JobStatus::Running, JobStatus::Cancelled],
+        Effect::TakeBack { .. } | Effect::LeaveBehind { .. } => {
+            &[JobStatus::Compensating, JobStatus::Running, JobStatus::Cancelled]
+        }
         Effect::EndCancelled => &[JobStatus::Cancelled],
         Effect::Adopt { .. } => &[JobStatus::Running, JobStatus::Completed, JobStatus::Reconciled],
         Effect::Quarantine { .. } | Effect::Nothing | Effect::Reconcile => {

@@ -88,7 +88,11 @@ fn every(kind: JobKind) -> Vec<Job> {
 /// Whether it brings the job to another status, or on its way.
 fn leads_on(effect: &Effect) -> bool {
     match effect {
-        Effect::Go { .. } | Effect::TakeBack { .. } | Effect::EndCancelled | Effect::Adopt { .. } => true,
+        Effect::Go { .. }
+        | Effect::TakeBack { .. }
+        | Effect::LeaveBehind { .. }
+        | Effect::EndCancelled
+        | Effect::Adopt { .. } => true,
         Effect::Nudge | Effect::Stop { .. } | Effect::Freeze => true,
         Effect::Quarantine { .. } | Effect::Reconcile | Effect::Nothing => false,
     }
@@ -124,6 +128,10 @@ fn consistent(job: &Job, node: NodeStatus, action: JobAction, effect: &Effect) -
                 _ => job.afterwards == Some(*afterwards),
             };
             stands && wished
+        }
+        Effect::LeaveBehind { afterwards } => {
+            let wished = action == JobAction::AdoptObservedState && job.afterwards == Some(*afterwards);
+            stands && wished && job.kind.ground() == Ground::Maas
         }
         Effect::EndCancelled => {
             let nothing = job.to_take_back().is_empty() || node == NodeStatus::Deleted;

@@ -76,8 +76,8 @@ const REIMAGE: &[Row] = &[
     row(&[Pending], &[Draining, Retired], "accepted; one that was retired stays so"),
     row(
         &[Running],
-        &[Draining, Retired, Offline, Active],
-        "retired until what came anew is proven, then as heartbeats say",
+        &[Draining, Retired, Offline, Active, Quarantined],
+        "retired until what came anew is proven, then as heartbeats and probes say",
     ),
     row(
         &[FailedRetryable, FailedManualIntervention],
@@ -86,7 +86,11 @@ const REIMAGE: &[Row] = &[
     ),
     row(&[Compensating], &[Draining, Offline, Active, Quarantined, Retired], "being taken back"),
     row(&[Cancelled], &[Offline, Active, Quarantined, Retired], "called off"),
-    row(&[Completed, Reconciled], &[Active], "its system came anew"),
+    row(
+        &[Completed, Reconciled],
+        &[Active, Quarantined],
+        "its system came anew; what was found since is its own matter",
+    ),
 ];
 
 pub fn rows(kind: JobKind) -> &'static [Row] {

@@ -53,6 +53,13 @@ async fn what_cannot_be_meant_is_refused_with_the_field_at_fault() {
         ("power.parameters", |new| {
             power(new).parameters.insert("A B".to_owned(), "x".to_owned());
         }),
+        ("power.parameters", |new| {
+            power(new).parameters.insert("k_g".to_owned(), "00112233".to_owned());
+        }),
+        ("power.parameters", |new| {
+            let login = "https://user:password@10.0.0.1/on".to_owned();
+            power(new).parameters.insert("power_on_uri".to_owned(), login);
+        }),
     ];
     for (field, change) in &wrong {
         for dry_run in [true, false] {

@@ -1,7 +1,7 @@
 //! Where nothing can be put right any more, a person's word ends a job; and no word reaches further than it may.
 
 use crate::plant::{Plant, mac};
-use crate::play::{Before, FULL, Play};
+use crate::play::{Before, FULL, Play, REIMAGE};
 use domain::job::{Job, JobStatus};
 use domain::job_action::{JobAction, judge_action};
 use domain::job_stage::JobStage;
@@ -146,4 +146,35 @@ async fn a_retired_node_is_not_removed_past_its_maas() {
     assert_eq!(ended.status, JobStatus::Completed, "{ended:#?}");
     assert!(play.plant.sim.with_mac(&mac(1)).is_empty(), "it was given back");
     play.over(Some(engine)).await;
+}
+
+/// From its last stage on a reimaged node has its system: neither a quarantine nor a cancel takes that away again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reimage_at_its_last_stage_leaves_the_node_its_system() {
+    for action in [JobAction::Quarantine, JobAction::Cancel] {
+        let play = Play::of(REIMAGE, &format!("{action} of a reimaged node"), Before::New).await;
+        play.killed_at(JobStage::CheckHealth).await;
+        let id = play.system_id().await;
+        let before = changes(&play);
+        play.act(action).await.expect("is done");
+        let engine = play.plant.life(None).await;
+        let (node, job) = match action {
+            JobAction::Quarantine => play.ends().await,
+            _ => play.rests().await,
+        };
+        match action {
+            JobAction::Quarantine => {
+                assert_eq!(job.status, JobStatus::Completed, "{job:#?}");
+                assert_eq!(node.status, NodeStatus::Quarantined, "its own matter: {}", node.status_reason);
+            }
+            _ => {
+                assert_eq!(job.status, JobStatus::Cancelled, "{job:#?}");
+                assert!(matches!(node.status, NodeStatus::Offline | NodeStatus::Active), "{}", node.status);
+            }
+        }
+        assert_eq!(changes(&play), before, "{}: nothing was taken back", play.name);
+        assert_eq!(play.plant.sim.machine(&id).expect("is there").status, status::DEPLOYED);
+        assert!(!node.is_cordoned(), "{}", play.name);
+        play.over(Some(engine)).await;
+    }
 }

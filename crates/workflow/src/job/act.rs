@@ -112,7 +112,11 @@ fn carry_out(
 /// Wakes what sleeps, queues what expired, and writes down what was ended past the job.
 fn reconcile(tx: &mut Tx<'_>, node: Node, there: Job, act: &Act) -> TxResult<(Node, Job)> {
     let (now, seen) = (tx.now(), tx.point(&agent::by_node(&node.id))?);
-    let observed = observed(seen.as_ref(), now);
+    let observed = match there.stage {
+        // what MAAS said last is what a stage of its goes by
+        Some(JobStage::Maas(_)) => there.observed.clone(),
+        _ => observed(seen.as_ref(), now),
+    };
     let there = if observed == there.observed { there } else { job::save(tx, &Job { observed, ..there })? };
     if !there.status.is_under_way() {
         return Ok((node, there));

@@ -146,6 +146,10 @@ impl JobWork {
             // the heartbeats themselves bring it back, once nothing is left against it
             JobStage::CheckHealth if self.kind == JobKind::Decommission(Mode::Reimage) => match sight.node.status {
                 NodeStatus::Active => Seen::Done("its heartbeat is steady: it is active".to_owned()),
+                // that is its own matter by now, with its own ways out: nothing of this job would change it
+                NodeStatus::Quarantined => {
+                    Seen::Done(format!("it has its new system, and is quarantined: {}", sight.node.status_reason))
+                }
                 status => waiting(format!("its heartbeats to bring it from {status} to active")),
             },
             JobStage::CheckHealth => {

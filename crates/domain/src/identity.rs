@@ -63,9 +63,17 @@ pub fn same_uuid(ours: &str, theirs: &str) -> bool {
 
 /// The other spelling of a UUID, in the usual form.
 pub fn swapped_uuid(uuid: &str) -> Option<String> {
-    let d = swapped(&digits(uuid)?);
+    Some(usual(&swapped(&digits(uuid)?)))
+}
+
+/// Both spellings of a UUID in the usual form; none of what is no UUID.
+pub fn uuid_spellings(uuid: &str) -> Vec<String> {
+    digits(uuid).map_or(Vec::new(), |digits| vec![usual(&digits), usual(&swapped(&digits))])
+}
+
+fn usual(d: &str) -> String {
     let part = |from: usize, to: usize| d.get(from..to).unwrap_or_default();
-    Some(format!("{}-{}-{}-{}-{}", part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)))
+    format!("{}-{}-{}-{}-{}", part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32))
 }
 
 fn digits(uuid: &str) -> Option<String> {
@@ -118,6 +126,9 @@ mod tests {
         assert!(same_uuid(UUID, SWAPPED) && same_uuid(UUID, &UUID.to_uppercase()));
         assert!(!same_uuid(UUID, "") && !same_uuid("", "") && !same_uuid(UUID, "4d570000-0001-4002-8000-5254004d5801"));
         assert_eq!(another_machine(&spec("", UUID), "", SWAPPED), None);
+        let both = vec![UUID.to_owned(), SWAPPED.to_lowercase()];
+        assert_eq!(uuid_spellings(&UUID.to_uppercase().replace('-', "")), both);
+        assert_eq!(uuid_spellings("Not Settable"), Vec::<String>::new());
     }
 
     #[test]

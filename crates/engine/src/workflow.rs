@@ -54,8 +54,12 @@ pub struct StageCx {
     pub acted: bool,
     /// or may have without our knowing, because its holder was lost.
     pub may_have_acted: bool,
-    /// How long this attempt has been going on.
+    /// How long this attempt has been going on,
     pub elapsed: Duration,
+    /// and how long ago it acted; zero: it has not.
+    pub since_act: Duration,
+    /// No call into a stage lasts longer: one that does is given up.
+    pub call_limit: Duration,
 }
 
 impl StageCx {
@@ -114,6 +118,11 @@ pub enum Acted {
     Yes,
     /// Sent, and no answer came: look before anything else.
     Unknown(String),
+    /// Nothing was sent, since something must be waited for first: it is looked at again, and no attempt is spent.
+    NotYet {
+        on: String,
+        look_again: Duration,
+    },
     No(Failure),
 }
 
@@ -154,6 +163,11 @@ pub trait Work: Send + Sync {
     fn rack(&self) -> &str;
     async fn look(&self, cx: &StageCx) -> Look;
     async fn act(&self, cx: &StageCx) -> Acted;
+    /// Whether a look that is not answered in time is waited out, within the stage's own time; otherwise it is a failed
+    /// attempt.
+    fn outwaits_silence(&self, _index: usize) -> bool {
+        false
+    }
     /// Stops what an attempt has under way, as far as that is possible.
     async fn abort(&self, cx: &StageCx) -> Result<Aborted, Failure>;
     /// Takes a stage back. Only called for stages declared so.

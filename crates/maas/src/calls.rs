@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use domain::maas::MaasPower;
+use domain::mac::MacAddress;
 use domain::site::{Erase, LinkMode};
 use domain::stage::FailureClass;
 use domain::{Reason, Secret};
@@ -153,6 +154,10 @@ impl Client {
 
 #[async_trait]
 impl Maas for Client {
+    fn may_have_changed_anything(&self) -> bool {
+        self.has_sent_a_change()
+    }
+
     async fn account(&self) -> ProviderResult<MaasAccount> {
         let who = self.who_am_i().await?;
         let call = self.get("version/", "asking its version");
@@ -171,9 +176,8 @@ impl Maas for Client {
                 self.some("id", ids.iter().map(String::as_str), fits).await
             }
             Which::Macs(macs) => {
-                let fits = |machine: &MaasMachine, macs: &[&str]| {
-                    machine.interfaces.iter().any(|interface| macs.contains(&interface.mac.as_str()))
-                };
+                let spelt = |mac: &str| MacAddress::parse(mac).is_some_and(|mac| macs.contains(&mac));
+                let fits = |machine: &MaasMachine, _: &[&str]| machine.interfaces.iter().any(|i| spelt(&i.mac));
                 self.some("mac_address", macs.iter().map(|mac| mac.as_str()), fits).await
             }
         }
@@ -211,7 +215,7 @@ impl Maas for Client {
         let call = self.power(call, &new.power)?;
         let said: read::Machine = self.tell(&call).await?;
         let machine = said.kept().map_err(|why| self.not_understood(&call, &why))?;
-        if !machine.interfaces.iter().any(|interface| interface.mac == first.as_str()) {
+        if !machine.interfaces.iter().any(|interface| MacAddress::parse(&interface.mac).as_ref() == Some(first)) {
             return Err(self.not_understood(&call, "it speaks of another machine"));
         }
         Ok(machine)
@@ -233,9 +237,22 @@ impl Maas for Client {
         self.machine_told(&call, system_id).await
     }
 
+    async fn allocate(&self, system_id: &str, agent_name: &str, comment: &str) -> ProviderResult<()> {
+        self.check_id(system_id)?;
+        let doing = format!("allocating machine {system_id}");
+        // without its id MAAS takes any, or makes one up
+        let call = Call::new(Method::POST, "machines/", doing, self.options.change)
+            .op("allocate")
+            .field("system_id", system_id)
+            .field_if_any("agent_name", agent_name)
+            .field_if_any("comment", comment);
+        self.machine_told(&call, system_id).await.map(drop)
+    }
+
     async fn commission(&self, system_id: &str, how: &Commissioning) -> ProviderResult<()> {
         let call = self.op(system_id, "commission", "commissioning")?;
         let call = call.field_if_any("testing_scripts", &how.testing_scripts.join(","));
+        let call = call.checked("skip_bmc_config", how.keep_bmc_login);
         self.machine_told(&call, system_id).await.map(drop)
     }
 

@@ -2,7 +2,7 @@
 //! kind of no told apart.
 
 use crate::access::{Address, Key, pairs, unix_seconds};
-use crate::gate::Gate;
+use crate::gate::{Gate, Turn};
 use crate::judge::Judged;
 use crate::options::Options;
 use crate::said::clean;
@@ -15,8 +15,9 @@ use http::Method;
 use http::header::{DATE, RETRY_AFTER};
 use provider::{MaasAccess, ProviderError, ProviderResult};
 use serde::de::DeserializeOwned;
-use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, PoisonError};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -25,7 +26,24 @@ pub const ONE_MAX: usize = 4 * 1024 * 1024;
 /// A site may say when to come back; later than this the caller decides.
 const COME_BACK_MAX: Duration = Duration::from_secs(10);
 
+/// A site's line as somebody uses it: as everybody does, or in one turn for several calls.
 pub struct Client {
+    line: Arc<Line>,
+    turn: Option<Turn>,
+    /// Something that may change something was sent.
+    sent: AtomicBool,
+}
+
+impl Deref for Client {
+    type Target = Line;
+
+    fn deref(&self) -> &Line {
+        &self.line
+    }
+}
+
+/// What all who talk to one site share.
+pub struct Line {
     pub site: String,
     /// The site, in words.
     pub name: String,
@@ -112,7 +130,7 @@ impl Client {
         let (at, key) = (Address::of(access)?, Key::of(access)?);
         let name = format!("the MAAS of site {}", clean(&access.site, domain::limits::NAME_MAX));
         let idle = usize::try_from(access.calls_max).unwrap_or(1).clamp(1, 16);
-        Ok(Self {
+        let line = Line {
             site: access.site.clone(),
             wire: Wire::new(&name, at, &options, idle),
             gate: Gate::new(&name, access.calls_max, &options),
@@ -121,12 +139,32 @@ impl Client {
             key,
             ahead: Mutex::default(),
             known: AtomicBool::new(false),
-        })
+        };
+        Ok(Self { line: Arc::new(line), turn: None, sent: AtomicBool::new(false) })
+    }
+
+    /// The same line, in a turn of its own until it is dropped. One that is left alone is not queued for: what is asked of
+    /// it says so.
+    pub async fn in_turn(&self, within: Duration) -> ProviderResult<Self> {
+        let turn = match self.gate.is_resting() {
+            true => None,
+            false => Some(self.gate.turn(within).await?),
+        };
+        Ok(Self { line: self.line.clone(), turn, sent: AtomicBool::new(false) })
+    }
+
+    pub fn has_sent_a_change(&self) -> bool {
+        self.sent.load(Ordering::Relaxed)
+    }
+
+    /// Whether somebody talks on the line beside whoever remembers it.
+    pub fn is_in_use(&self) -> bool {
+        Arc::strong_count(&self.line) > 1
     }
 
     /// Asks, and has the body of a yes where it is wanted. `false`: what it was about is not there.
     pub async fn ask(&self, call: &Call, into: &mut dyn Sink) -> ProviderResult<bool> {
-        let pass = self.gate.pass(call.slow).await?;
+        let pass = self.gate.pass(call.slow, self.turn.is_some()).await?;
         let deadline = Instant::now() + call.limit;
         let mut repeats = if call.is_change() || call.slow { 0 } else { self.options.repeats };
         let mut pause = self.options.pause;
@@ -181,6 +219,9 @@ impl Client {
         let form = pairs(call.form.iter().map(|(name, value)| (name.as_str(), value.as_str())));
         let form = call.is_change().then(|| Bytes::from(form));
         let ask = Ask { method: call.method.clone(), path, form, login: self.key.header()? };
+        if call.is_change() {
+            self.sent.store(true, Ordering::Relaxed);
+        }
         let answered = self.wire.exchange(&ask, deadline, into).await;
         let status = answered.as_ref().map_or(0, |answer| answer.status);
         if let Some(ahead) = answered.as_ref().ok().and_then(clock_ahead) {

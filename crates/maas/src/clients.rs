@@ -2,9 +2,11 @@
 
 use crate::client::Client;
 use crate::options::Options;
+use async_trait::async_trait;
 use provider::{Maas, MaasAccess, MaasClients, ProviderResult};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Beyond so many, those that nobody uses are forgotten.
 const CLIENTS_MAX: usize = 1_000;
@@ -25,8 +27,8 @@ impl Clients {
     }
 }
 
-impl MaasClients for Clients {
-    fn client(&self, access: &MaasAccess) -> ProviderResult<Arc<dyn Maas>> {
+impl Clients {
+    fn of(&self, access: &MaasAccess) -> ProviderResult<Arc<Client>> {
         if let Some((of, client)) = self.by_site().get(&access.site)
             && of == access
         {
@@ -36,7 +38,7 @@ impl MaasClients for Clients {
         let made = Arc::new(Client::new(access, self.options)?);
         let mut by_site = self.by_site();
         if by_site.len() >= CLIENTS_MAX {
-            by_site.retain(|_, (_, client)| Arc::strong_count(client) > 1);
+            by_site.retain(|_, (_, client)| Arc::strong_count(client) > 1 || client.is_in_use());
         }
         if let Some((of, client)) = by_site.get(&access.site)
             && of == access
@@ -45,6 +47,17 @@ impl MaasClients for Clients {
         }
         by_site.insert(access.site.clone(), (access.clone(), made.clone()));
         Ok(made)
+    }
+}
+
+#[async_trait]
+impl MaasClients for Clients {
+    fn client(&self, access: &MaasAccess) -> ProviderResult<Arc<dyn Maas>> {
+        Ok(self.of(access)?)
+    }
+
+    async fn in_turn(&self, access: &MaasAccess, within: Duration) -> ProviderResult<Arc<dyn Maas>> {
+        Ok(Arc::new(self.of(access)?.in_turn(within).await?))
     }
 
     fn is_resting(&self, site: &str) -> bool {

@@ -6,15 +6,15 @@ use domain::Reason;
 use domain::stage::FailureClass;
 use provider::{Breaker, ProviderError, ProviderResult, jitter};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 pub struct Gate {
     name: String,
     calls: usize,
-    turns: Semaphore,
+    turns: Arc<Semaphore>,
     waiting: AtomicUsize,
     queue: usize,
     turn: Duration,
@@ -23,10 +23,14 @@ pub struct Gate {
     breaker: Mutex<Breaker>,
 }
 
+/// One of the site's so many calls at a time, until it is dropped.
+pub type Turn = OwnedSemaphorePermit;
+
 /// A call that may be made. What it comes to is told to the breaker; whoever just drops it has given up.
 pub struct Pass<'a> {
     gate: &'a Gate,
-    _turn: SemaphorePermit<'a>,
+    /// `None`: whoever calls has one.
+    _turn: Option<Turn>,
     /// While the site was left alone: this call finds out whether it answers again.
     probe: bool,
     begun: Instant,
@@ -50,7 +54,7 @@ impl Gate {
         Self {
             name: name.to_owned(),
             calls,
-            turns: Semaphore::new(calls),
+            turns: Arc::new(Semaphore::new(calls)),
             waiting: AtomicUsize::new(0),
             queue: options.queue,
             turn: options.turn,
@@ -59,22 +63,29 @@ impl Gate {
         }
     }
 
-    /// `slow`: MAAS asks somebody else for the answer, whose silence is not its own.
-    pub async fn pass(&self, slow: bool) -> ProviderResult<Pass<'_>> {
+    /// `slow`: MAAS asks somebody else for the answer, whose silence is not its own. `in_turn`: whoever calls has a turn.
+    pub async fn pass(&self, slow: bool, in_turn: bool) -> ProviderResult<Pass<'_>> {
         // nobody waits for a turn at one that is left alone
         self.rests()?;
-        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
-        let place = Place(&self.waiting);
-        if before >= self.queue {
-            return Err(self.busy(&format!("{} calls at a time, and {before} wait", self.calls)));
-        }
-        let turn = tokio::time::timeout(self.turn, self.turns.acquire()).await.ok().and_then(Result::ok);
-        let turn = turn.ok_or_else(|| self.busy(&format!("{} calls at a time", self.calls)))?;
-        drop(place);
+        let turn = match in_turn {
+            true => None,
+            false => Some(self.turn(self.turn).await?),
+        };
         // those before may have found out
         self.rests()?;
         let probe = self.breaker().calls();
         Ok(Pass { gate: self, _turn: turn, probe, begun: Instant::now(), told: false, slow })
+    }
+
+    /// Waits for a turn, as long as others may wait beside it and no longer than this.
+    pub async fn turn(&self, within: Duration) -> ProviderResult<Turn> {
+        let before = self.waiting.fetch_add(1, Ordering::Relaxed);
+        let _place = Place(&self.waiting);
+        if before >= self.queue {
+            return Err(self.busy(&format!("{} calls at a time, and {before} wait", self.calls)));
+        }
+        let turn = tokio::time::timeout(within, self.turns.clone().acquire_owned()).await.ok().and_then(Result::ok);
+        turn.ok_or_else(|| self.busy(&format!("{} calls at a time", self.calls)))
     }
 
     pub fn is_resting(&self) -> bool {
@@ -159,51 +170,51 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn so_many_at_a_time_and_a_bounded_wait() {
         let gate = gate(|_| ());
-        let (one, _two) = (gate.pass(false).await.expect("free"), gate.pass(false).await.expect("free"));
-        let (waited, turned_away) = tokio::join!(gate.pass(false), gate.pass(false));
+        let (one, _two) = (gate.pass(false, false).await.expect("free"), gate.pass(false, false).await.expect("free"));
+        let (waited, turned_away) = tokio::join!(gate.pass(false, false), gate.pass(false, false));
         for no in [waited, turned_away] {
             assert_eq!(no.map(|_| ()).expect_err("full").reason(), Reason::EndpointBusy);
         }
         drop(one);
-        assert!(gate.pass(false).await.is_ok());
+        assert!(gate.pass(false, false).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_is_silent_is_left_alone_and_then_asked_by_one() {
         let gate = gate(|_| ());
-        let (one, two) = (gate.pass(false).await.expect("free"), gate.pass(false).await.expect("free"));
+        let (one, two) = (gate.pass(false, false).await.expect("free"), gate.pass(false, false).await.expect("free"));
         one.silent(&away());
         assert!(!gate.is_resting());
         two.silent(&away());
-        let no = gate.pass(false).await.map(|_| ()).expect_err("it rests");
+        let no = gate.pass(false, false).await.map(|_| ()).expect_err("it rests");
         assert_eq!(no.reason(), Reason::CircuitOpen);
         assert!(matches!(no, ProviderError::Refused { class: FailureClass::DependencyDown, .. }));
         assert!(no.to_string().contains("tried again in") && no.to_string().contains("no route"), "{no}");
         tokio::time::advance(Duration::from_secs(15)).await;
-        let probe = gate.pass(false).await.expect("the probe");
-        assert!(gate.pass(false).await.is_err(), "only one");
+        let probe = gate.pass(false, false).await.expect("the probe");
+        assert!(gate.pass(false, false).await.is_err(), "only one");
         probe.heard();
-        assert!(gate.pass(false).await.is_ok() && !gate.is_resting());
+        assert!(gate.pass(false, false).await.is_ok() && !gate.is_resting());
     }
 
     /// All that are under way when a site goes silent find out at about the same time.
     #[tokio::test(start_paused = true)]
     async fn the_silence_of_those_under_way_counts_once() {
         let gate = gate(|o| o.silences = 1);
-        let (one, two) = (gate.pass(false).await.expect("free"), gate.pass(false).await.expect("free"));
+        let (one, two) = (gate.pass(false, false).await.expect("free"), gate.pass(false, false).await.expect("free"));
         one.silent(&away());
         two.silent(&away());
         tokio::time::advance(Options::default().rest.mul_f64(1.25)).await;
-        assert!(gate.pass(false).await.is_ok(), "the rest was not made longer");
+        assert!(gate.pass(false, false).await.is_ok(), "the rest was not made longer");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_bmc_is_no_silence_of_its_site_and_a_late_giving_up_is() {
         let gate = gate(|o| o.silences = 1);
-        gate.pass(true).await.expect("free").silent(&away());
-        drop(gate.pass(false).await.expect("free"));
+        gate.pass(true, false).await.expect("free").silent(&away());
+        drop(gate.pass(false, false).await.expect("free"));
         assert!(!gate.is_resting());
-        let late = gate.pass(false).await.expect("free");
+        let late = gate.pass(false, false).await.expect("free");
         tokio::time::advance(Options::default().connect).await;
         drop(late);
         assert!(gate.is_resting());

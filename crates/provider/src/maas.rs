@@ -11,6 +11,7 @@ use domain::mac::MacAddress;
 use domain::site::{Erase, Layout, LinkMode};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How a site is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,9 +27,16 @@ pub struct MaasAccess {
 }
 
 /// Clients of sites, each with its own bounds: one that is slow or down keeps nobody else waiting.
+#[async_trait]
 pub trait MaasClients: Send + Sync {
     /// The client for this access: the same one as long as nothing of it has changed.
     fn client(&self, access: &MaasAccess) -> ProviderResult<Arc<dyn Maas>>;
+
+    /// A client that has its turn at the site until it is dropped: what it is asked, one thing after the other, waits for
+    /// nobody else's. Refused as busy where no turn comes within this time.
+    async fn in_turn(&self, access: &MaasAccess, _within: Duration) -> ProviderResult<Arc<dyn Maas>> {
+        self.client(access)
+    }
 
     /// Whether the site of this name is left alone at the moment, because it does not answer.
     fn is_resting(&self, _site: &str) -> bool {
@@ -191,6 +199,8 @@ pub struct Changes {
 pub struct Commissioning {
     /// By name or tag; empty: MAAS's own choice.
     pub testing_scripts: Vec<String>,
+    /// The BMC keeps the login it has; otherwise MAAS makes one of its own there.
+    pub keep_bmc_login: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -269,6 +279,11 @@ pub struct MaasSubnet {
 
 #[async_trait]
 pub trait Maas: Send + Sync {
+    /// Whether this client may have sent anything that changes something. Where nobody keeps count, it may.
+    fn may_have_changed_anything(&self) -> bool {
+        true
+    }
+
     /// Whether our key is taken, and what it may do.
     async fn account(&self) -> ProviderResult<MaasAccount>;
 
@@ -281,6 +296,9 @@ pub trait Maas: Send + Sync {
     async fn create(&self, new: &NewMachine) -> ProviderResult<MaasMachine>;
 
     async fn change(&self, system_id: &str, changes: &Changes) -> ProviderResult<MaasMachine>;
+
+    /// Has it for us, without anything being put on it. Only what is Ready can be had.
+    async fn allocate(&self, system_id: &str, agent_name: &str, comment: &str) -> ProviderResult<()>;
 
     async fn commission(&self, system_id: &str, how: &Commissioning) -> ProviderResult<()>;
 

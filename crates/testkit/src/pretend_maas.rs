@@ -187,6 +187,10 @@ impl Maas for PretendMaas {
         never()
     }
 
+    async fn allocate(&self, _: &str, _: &str, _: &str) -> ProviderResult<()> {
+        never()
+    }
+
     async fn commission(&self, _: &str, _: &Commissioning) -> ProviderResult<()> {
         never()
     }

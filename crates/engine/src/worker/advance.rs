@@ -180,6 +180,7 @@ impl Worker<'_> {
         };
         e.waiting_for.clear();
         facts.acted = false;
+        facts.acted_at = None;
         facts.unheard.clear();
         facts.in_doubt = false;
         facts.counted = false;

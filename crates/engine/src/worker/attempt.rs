@@ -38,7 +38,8 @@ impl Worker<'_> {
             let cx = self.cx(index, attempt);
             let looked = Instant::now();
             let Some(look) = self.interruptible(self.work.look(&cx)).await else { continue };
-            let look = look.unwrap_or_else(|failure| unanswered(failure, &cx));
+            let outwaits = cx.may_have_acted || self.work.outwaits_silence(index);
+            let look = look.unwrap_or_else(|failure| unanswered(failure, outwaits, &cx));
             self.store_look(index, &look).await?;
             let (on, look_again) = match look.seen {
                 Seen::Done(message) => {
@@ -187,21 +188,27 @@ impl Worker<'_> {
         let sent = Instant::now();
         let acted = self.bounded(self.work.act(&cx)).await;
         self.check_alive()?;
-        if !matches!(acted, Ok(Acted::Yes | Acted::No(_))) {
+        if !matches!(acted, Ok(Acted::Yes | Acted::No(_) | Acted::NotYet { .. })) {
             // it may still land: nothing is ended before, just as after a lost holder
             self.execution.settle = self.core.options.call_timeout;
             self.settles = settled_at(sent, self.execution.settle);
         }
         match acted {
-            Ok(Acted::Yes) => self.facts.acted = true,
+            Ok(Acted::Yes) => self.has_acted(),
             Ok(Acted::Unknown(message)) => {
                 tracing::info!(why = message, "sent, and nobody knows whether it was done");
-                self.facts.acted = true;
+                self.has_acted();
                 self.facts.unheard = short(&message);
+            }
+            Ok(Acted::NotYet { on, look_again }) => {
+                if self.now() >= self.execution.deadline {
+                    return Ok(Some(Report::failed(self.timed_out(index, &on))));
+                }
+                self.wait(on, look_again).await?;
             }
             Ok(Acted::No(failure)) => return Ok(Some(Report::failed(failure))),
             // no answer in time is no answer
-            Err(failure) if failure.code == call::TIMED_OUT => self.facts.acted = true,
+            Err(failure) if failure.code == call::TIMED_OUT => self.has_acted(),
             Err(failure) => return Ok(Some(Report::failed(failure))),
         }
         Ok(None)
@@ -316,8 +323,8 @@ impl Worker<'_> {
 
 /// A look that was not answered in time, or never will be. After an act silence is waited out, as any look that
 /// shows nothing is: to try again would do it twice.
-fn unanswered(failure: Failure, cx: &StageCx) -> Look {
-    Look::from(if failure.code == call::TIMED_OUT && cx.may_have_acted {
+fn unanswered(failure: Failure, outwaits: bool, cx: &StageCx) -> Look {
+    Look::from(if failure.code == call::TIMED_OUT && outwaits {
         Seen::Waiting { on: format!("the machine to answer: {}", failure.message), look_again: cx.look_again() }
     } else {
         Seen::Failed(failure)

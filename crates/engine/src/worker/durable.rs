@@ -59,6 +59,7 @@ impl Worker<'_> {
         if next_part {
             // with the facts that say which part it is: an act of the one before must not count for it
             facts.acted = false;
+            facts.acted_at = None;
             facts.unheard.clear();
         }
         if let Some(stage) = changed {

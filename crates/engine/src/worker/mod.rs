@@ -39,8 +39,10 @@ type Step<T> = Result<T, Stop>;
 struct Facts {
     /// The product knows that the stage has begun.
     entered: bool,
-    /// This attempt has acted.
+    /// This attempt has acted,
     acted: bool,
+    /// when it did last.
+    acted_at: Option<i64>,
     /// What came back of an act that may have been done or not: told if nothing is ever seen of it.
     unheard: String,
     /// Taken up from a lost holder, and not seen to be clear since: the attempt may have acted without our knowing.
@@ -257,7 +259,14 @@ impl<'a> Worker<'a> {
             acted: self.facts.acted,
             may_have_acted: self.may_have_acted(),
             elapsed: self.elapsed(index),
+            since_act: self.facts.acted_at.map_or(Duration::ZERO, |at| self.now().since(Timestamp::from_micros(at))),
+            call_limit: self.core.options.call_timeout,
         }
+    }
+
+    fn has_acted(&mut self) {
+        self.facts.acted = true;
+        self.facts.acted_at = Some(self.now().micros());
     }
 
     fn may_have_acted(&self) -> bool {

@@ -10,6 +10,7 @@ mod crash;
 mod decommission;
 mod midway;
 mod onboarding;
+mod patience;
 mod plant;
 mod play;
 // the same for all jobs, whatever they stand on

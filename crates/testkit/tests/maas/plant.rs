@@ -8,7 +8,7 @@ use domain::site::{DiskRule, Layout, Profile, Site, SitePolicy, SiteState};
 use domain::{Error, JobId, NodeId, Secret, Timestamp};
 use engine::{Engine, EngineOptions};
 use maas::{Clients, Options};
-use reconcile::{Reconciler, ReconcilerOptions};
+use reconcile::{Reconciler, ReconcilerOptions, SiteReach};
 use service::agents::{Enrolment, Facts, LateBundles};
 use service::{
     Begun, JobAct, JobActed, JobsOf, MaasWish, NewCredential, NewDecommission, NewOnboarding, NodeAct, PowerWish,
@@ -37,7 +37,7 @@ pub struct Plant {
     pub service: Service,
     pub door: Engine,
     pub policy: NodePolicy,
-    clients: Arc<Clients>,
+    pub clients: Arc<Clients>,
     bundles: Arc<LateBundles>,
     boots: Arc<Mutex<Vec<FirstBoot>>>,
     /// With the machine that each runs on.
@@ -155,6 +155,15 @@ impl Plant {
         engine
     }
 
+    /// One that gives up a call soon.
+    pub async fn hasty_life(&self) -> Engine {
+        let call_timeout = Duration::from_millis(400);
+        let options = EngineOptions { lease: Duration::from_secs(16), call_timeout, ..quick("maas") };
+        let engine = engine_with(&self.fleet, &self.policy, &self.clients, &self.bundles, options, None);
+        engine.start().await.expect("the engine starts");
+        engine
+    }
+
     pub fn engine(&self, observer: Option<engine::JournalObserver>) -> Engine {
         self.engine_named("maas", observer)
     }
@@ -169,6 +178,16 @@ impl Plant {
         options.nodes = self.policy.clone();
         options.node_period = Duration::from_millis(200);
         options.period = Duration::from_secs(365 * 24 * 3600);
+        self.fleet.reconciler(options)
+    }
+
+    /// Looks at the site from now on, at its own pace.
+    pub fn observer(&self) -> Reconciler {
+        let mut options = ReconcilerOptions::new("observer");
+        options.nodes = self.policy.clone();
+        options.period = Duration::from_secs(365 * 24 * 3600);
+        let keyring = Arc::new(testkit::fleet::vault(&self.fleet.store));
+        options.sites = Some(SiteReach { keyring, clients: self.clients.clone() });
         self.fleet.reconciler(options)
     }
 
@@ -438,11 +457,22 @@ pub fn engine(
     instance: &str,
     observer: Option<engine::JournalObserver>,
 ) -> Engine {
-    let hands = Hands { maas: clients.clone(), bundles: bundles.clone(), ..fleet.hands() };
-    let workflows: Vec<Arc<dyn engine::Workflow>> = vec![Arc::new(JobWorkflow::new(policy.clone(), hands))];
     // as long as a busy machine needs, or calls are given up that would have been answered
     let options =
         EngineOptions { lease: Duration::from_secs(16), call_timeout: Duration::from_secs(4), ..quick(instance) };
+    engine_with(fleet, policy, clients, bundles, options, observer)
+}
+
+fn engine_with(
+    fleet: &Fleet,
+    policy: &NodePolicy,
+    clients: &Arc<Clients>,
+    bundles: &Arc<LateBundles>,
+    options: EngineOptions,
+    observer: Option<engine::JournalObserver>,
+) -> Engine {
+    let hands = Hands { maas: clients.clone(), bundles: bundles.clone(), ..fleet.hands() };
+    let workflows: Vec<Arc<dyn engine::Workflow>> = vec![Arc::new(JobWorkflow::new(policy.clone(), hands))];
     Engine::new(fleet.store.clone(), options, workflows, observer)
 }
 

@@ -28,7 +28,6 @@ use tokio_util::sync::CancellationToken;
 static WIDTH: Semaphore = Semaphore::const_new(12);
 /// Turns without anything new before a play counts as stuck: a bound, not a verdict.
 const TURNS_MAX: u32 = 2_500;
-const STARVED_MAX: u32 = 20;
 /// After so many of them the clock is moved on: what waits by the clock alone need not be waited for.
 const SKIP_AFTER: u32 = 150;
 const SKIP: Duration = Duration::from_secs(900);
@@ -194,18 +193,9 @@ impl Play {
 
     /// Goes on until the job rests, or this is so.
     pub async fn lives_until(&self, mut is: impl FnMut(&Job) -> bool) -> (Node, Job) {
-        let (mut last, mut turns, mut starved) = (None, 0, 0);
+        let (mut last, mut turns) = (None, 0);
         loop {
             let (node, job) = self.look().await;
-            // a machine so busy that calls are given up says nothing about the job
-            if job.status == JobStatus::FailedRetryable
-                && job.failure.as_ref().is_some_and(|f| f.code == "CALL_TIMED_OUT")
-                && starved < STARVED_MAX
-            {
-                starved += 1;
-                self.act(JobAction::RetryStage).await.expect("is tried again");
-                continue;
-            }
             if !job.status.is_under_way() || is(&job) {
                 return (node, job);
             }

@@ -15,7 +15,7 @@ pub use act::{Act, Acted, act};
 pub use begin::{NewJob, adopt_orphan, begin, lock_node};
 pub use follow::{agent_is_steady, blocked_or_not, tell_machine};
 pub use hands::{Allocations, Bundles, Hands, MadeBundle, NoAllocations, NoBundles};
-pub use maas::{Learned, MaasWish, NODE_ANNOTATION, PowerWish, check_template};
+pub use maas::{Learned, MaasWish, NODE_ANNOTATION, PowerWish};
 pub use order::{by_hand as task_by_hand, encoded as encoded_order};
 pub use record::ended_outside;
 pub use seen::{NodePolicy, failing_probes, hardware_of, observed, probes_pass, untold_probes};

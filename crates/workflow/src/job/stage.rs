@@ -376,10 +376,10 @@ impl JobWork {
         Ok(if done { Seen::Done("taken back".to_owned()) } else { Seen::Clear }.into())
     }
 
-    async fn take_back(&self, undo: Undo) -> Acted {
+    async fn take_back(&self, undo: Undo, cx: &StageCx) -> Acted {
         if matches!(undo, Undo::GiveBack | Undo::RemoveCreated) {
             return match self.sight().await {
-                Ok(sight) => OnMaas { work: self }.take_back(undo, sight).await,
+                Ok(sight) => OnMaas { work: self }.take_back(undo, cx, sight).await,
                 Err(failure) => Acted::No(failure),
             };
         }
@@ -425,8 +425,17 @@ impl Work for JobWork {
     async fn act(&self, cx: &StageCx) -> Acted {
         match self.body(cx.index) {
             Ok(Body::Do(stage)) => self.do_stage(stage, cx).await,
-            Ok(Body::TakeBack(_, undo)) => self.take_back(undo).await,
+            Ok(Body::TakeBack(_, undo)) => self.take_back(undo, cx).await,
             Err(failure) => Acted::No(failure),
+        }
+    }
+
+    /// A site that is slow or away costs nobody a job.
+    fn outwaits_silence(&self, index: usize) -> bool {
+        match self.bodies.get(index) {
+            Some(Body::Do(stage)) => self.asks_maas(*stage).is_some(),
+            Some(Body::TakeBack(_, undo)) => matches!(undo, Undo::GiveBack | Undo::RemoveCreated),
+            None => false,
         }
     }
 

@@ -116,6 +116,9 @@ pub(crate) fn settled(answer: ProviderResult<Ack>) -> Result<(), Failure> {
     match acted(answer) {
         Acted::Yes => Ok(()),
         Acted::Unknown(message) => Err(Failure::new(Reason::ProviderSilent.as_str(), FailureClass::Transient, message)),
+        Acted::NotYet { on, .. } => {
+            Err(Failure::new(Reason::EndpointBusy.as_str(), FailureClass::Transient, format!("waited for {on}")))
+        }
         Acted::No(failure) => Err(failure),
     }
 }

@@ -140,7 +140,12 @@ impl OnMaas<'_> {
             }
             maas::FAILED_DEPLOYMENT if at.learned.is_ordered() => done("it was deployed, and failed"),
             maas::FAILED_DEPLOYMENT if at.learned.is_ours() => part(&cx.facts, RELEASE, cx),
-            maas::RELEASING if part_in_hand(cx) == RELEASE => waiting(format!("MAAS: {}", machine.says()), cx).into(),
+            maas::RELEASING | maas::DISK_ERASING if at.learned.is_ours() => {
+                waiting(format!("MAAS: {}", machine.says()), cx).into()
+            }
+            maas::RELEASING_FAILED | maas::FAILED_DISK_ERASING if at.learned.is_ours() => {
+                return release_failed(at, &machine, cx);
+            }
             _ => return at.surprise(&machine, "Ready"),
         })
     }
@@ -171,7 +176,7 @@ impl OnMaas<'_> {
         match self.is_out(at).await {
             Ok(true) if !recovers => return self.order(at).await,
             Ok(_) => {}
-            Err(stopped) => return super::prepare::unmoved(stopped),
+            Err(stopped) => return super::unmoved(stopped),
         }
         if let Err(failure) = self.new_bundle(at, recovers).await {
             return Acted::No(failure);
@@ -183,7 +188,7 @@ impl OnMaas<'_> {
         };
         match self.stand(sight).await {
             Ok(at) => self.order(&at).await,
-            Err(stopped) => super::prepare::unmoved(stopped),
+            Err(stopped) => super::unmoved(stopped),
         }
     }
 
@@ -202,15 +207,18 @@ impl OnMaas<'_> {
         };
         let machine = match at.machine().await {
             Ok(machine) => machine,
-            Err(stopped) => return super::prepare::unmoved(stopped),
+            Err(stopped) => return super::unmoved(stopped),
         };
+        if let Err(stopped) = self.is_the_only_one(at, &machine).await {
+            return super::unmoved(stopped);
+        }
         let user_data = match self.user_data(at, &made.text, &at.hostname(&machine)) {
             Ok(user_data) => user_data,
             Err(failure) => return Acted::No(failure),
         };
         let mark = match at.maas.events(None, "DEBUG", &[at.system_id().to_owned()]).await {
             Ok(events) => events.iter().map(|event| event.id).max().unwrap_or(0),
-            Err(e) => return Acted::No(super::anew(&e)),
+            Err(e) => return super::unmoved(unread(&e)),
         };
         let token = at.learned.token.clone();
         let learned = self.learn(at, move |learned| {
@@ -231,7 +239,9 @@ impl OnMaas<'_> {
             agent_name: format!("millwright {}", at.node()),
             comment: format!("millwright job {}", at.sight.job.id),
         };
-        asked(at.maas.deploy(at.system_id(), &deployment).await)
+        let acted = asked(at.maas.deploy(at.system_id(), &deployment).await);
+        // nothing was sent: the bundle is still to be given out, and what was ordered before still is what was
+        self.unless_sent(at, acted).await
     }
 
     pub(super) async fn deployed(&self, at: &Standing, cx: &StageCx) -> Looked<Look> {
@@ -296,7 +306,11 @@ impl OnMaas<'_> {
             maas::DEPLOYED if !at.is_marked(&machine) => at.surprise(&machine, "what this job has deployed"),
             maas::DEPLOYED if at.learned.recoveries == 0 => Ok(done("passed over: nothing had failed")),
             maas::DEPLOYED => self.is_deployed(at, &machine).await,
-            maas::DEPLOYING | maas::RELEASING => Ok(waiting(format!("MAAS: {}", machine.says()), cx).into()),
+            // a site may erase whatever is released
+            maas::DEPLOYING | maas::RELEASING | maas::DISK_ERASING => {
+                Ok(waiting(format!("MAAS: {}", machine.says()), cx).into())
+            }
+            maas::RELEASING_FAILED | maas::FAILED_DISK_ERASING => release_failed(at, &machine, cx),
             maas::FAILED_DEPLOYMENT => {
                 if [AGAIN, CLAIM].contains(&part_in_hand(cx)) {
                     // it was tried again: of what has it failed this time?
@@ -394,6 +408,19 @@ impl OnMaas<'_> {
             None => Ok(waiting("the agent of this deployment to enrol", cx).into()),
         }
     }
+}
+
+/// The release before another try has failed, or the erasure that the site has made of it: for a person if it was ours,
+/// and otherwise asked for once more.
+fn release_failed(at: &Standing, machine: &MaasMachine, cx: &StageCx) -> Looked<Look> {
+    if cx.acted && part_in_hand(cx) == RELEASE {
+        let message = format!(
+            "MAAS says {} of machine {}, which is released to be deployed again; look at its release results and its BMC in MAAS, then 'millwright job resume {}' releases it once more",
+            machine.status_name, machine.system_id, at.sight.job.id
+        );
+        return fail("RELEASE_FAILED", FailureClass::Hardware, message);
+    }
+    Ok(part(&cx.facts, RELEASE, cx))
 }
 
 /// Where it is reached: the address of the interface that it boots from, or the first that it has.

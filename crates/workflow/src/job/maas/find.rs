@@ -6,7 +6,7 @@ use super::{Looked, OnMaas, Standing, asked, done, fail, unread};
 use domain::Secret;
 use domain::credential::Credential;
 use domain::finding::FindingKind;
-use domain::identity::same_uuid;
+use domain::identity::{same_uuid, tells, uuid_spellings, uuid_tells};
 use domain::job::Job;
 use domain::maas_machine::Identifier;
 use domain::mac::MacAddress;
@@ -14,7 +14,7 @@ use domain::node::{MaasRef, Node};
 use domain::stage::FailureClass;
 use engine::{Acted, Failure, Look, StageCx};
 use provider::{MaasMachine, NewMachine, PowerAccess, Which};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use store::{finding, job, maas_machine, node, site_sight};
 
 /// In the record of a machine that we have made, for whoever reads it there.
@@ -86,9 +86,11 @@ impl OnMaas<'_> {
         match candidates.as_slice() {
             [] if !at.learned.system_id.is_empty() => fail("MACHINE_GONE", FailureClass::NeedsOperator, at.gone()),
             [] if at.wish.system_id.is_empty() && !at.wish.macs.is_empty() && at.wish.power.is_some() => {
+                self.all_were_seen(at).await?;
                 Ok(super::clear_or_lost(cx, "its record").into())
             }
             [] => {
+                self.all_were_seen(at).await?;
                 let message = format!(
                     "site {} has no machine that {}, and one is made only from its MAC address and power (see --power of node onboard)",
                     at.site.name,
@@ -127,42 +129,93 @@ impl OnMaas<'_> {
             let read = at.maas.machines(&Which::Macs(macs)).await.map_err(|e| unread(&e))?;
             found.extend(read.into_iter().map(|machine| (machine.system_id.clone(), machine)));
         }
-        let seen: Vec<String> = self.seen_so(at).await?.into_iter().filter(|id| !found.contains_key(id)).collect();
-        if !seen.is_empty() {
-            let read = at.maas.machines(&Which::Ids(seen)).await.map_err(|e| unread(&e))?;
-            let is_it = |machine: &MaasMachine| {
-                at.wish.serial_number.eq_ignore_ascii_case(&machine.serial)
-                    || same_uuid(&at.wish.system_uuid, &machine.hardware_uuid)
-            };
-            found.extend(read.into_iter().filter(is_it).map(|machine| (machine.system_id.clone(), machine)));
-        }
+        let (serial, uuid) = (at.wish.serial_number.as_str(), at.wish.system_uuid.as_str());
+        let seen = self.seen_so(at, serial, uuid).await?.into_iter().filter(|id| !found.contains_key(id)).collect();
+        found.extend(known_by(at, seen, serial, uuid).await?.into_iter().map(|m| (m.system_id.clone(), m)));
         Ok(found.into_values().collect())
     }
 
     /// MAAS finds nobody by serial number or UUID; whoever observes the site has seen them all.
-    async fn seen_so(&self, at: &Standing) -> Looked<Vec<String>> {
-        let wish = &at.wish;
-        let known = [(Identifier::Serial, wish.serial_number.clone()), (Identifier::Uuid, wish.system_uuid.clone())];
-        let known: Vec<(Identifier, String)> = known.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+    async fn seen_so(&self, at: &Standing, serial: &str, uuid: &str) -> Looked<Vec<String>> {
+        let mut known: Vec<(Identifier, String)> = Vec::new();
+        if tells(serial) {
+            known.push((Identifier::Serial, serial.to_owned()));
+        }
+        // it is kept as it came, in one of its two spellings
+        if uuid_tells(uuid) {
+            known.extend(uuid_spellings(uuid).into_iter().map(|uuid| (Identifier::Uuid, uuid)));
+        }
         if known.is_empty() {
             return Ok(Vec::new());
         }
-        let only = wish.macs.is_empty() && wish.system_id.is_empty();
         let site = at.site.name.clone();
         let read = self.work.store.read(move |tx| {
-            let listed = tx.point(&site_sight::of_site(&site))?.is_some_and(|sight| sight.last_list_at.is_some());
             let mut ids = Vec::new();
             for (kind, value) in &known {
                 let there = maas_machine::by_identifier(tx, *kind, value)?;
                 ids.extend(there.into_iter().filter(|m| m.at.site == site).map(|m| m.at.system_id));
             }
-            Ok((listed, ids))
+            Ok(ids)
         });
-        let (listed, ids) = read.await.map_err(|e| super::failed(&e))?;
-        if ids.is_empty() && only && !listed {
-            return Err(super::Stopped::Waits(format!("the first list of the machines of site {}", at.site.name)));
+        read.await.map_err(|e| super::failed(&e).into())
+    }
+
+    /// That nobody was seen with this serial number or UUID says something only if everything was: the site was listed, and
+    /// what moved there since was read after this job began. MACs are asked for there and then.
+    async fn all_were_seen(&self, at: &Standing) -> Looked<()> {
+        if !tells(&at.wish.serial_number) && !uuid_tells(&at.wish.system_uuid) {
+            return Ok(());
         }
-        Ok(ids)
+        let site = at.site.name.clone();
+        let read = self.work.store.read(move |tx| tx.point(&site_sight::of_site(&site)));
+        let sight = read.await.map_err(|e| super::failed(&e))?.unwrap_or_default();
+        let newer = sight.last_poll_at.is_some_and(|at_last| at_last > at.sight.job.created_at);
+        if sight.last_list_at.is_some() && newer && sight.unreachable_since.is_none() {
+            return Ok(());
+        }
+        let why = match sight.unreachable_why.as_str() {
+            "" => "before that, a second record of the same machine could be made".to_owned(),
+            why => format!("it does not answer: {why}"),
+        };
+        let site = &at.site.name;
+        Err(super::Stopped::Waits(format!("a look at all machines of site {site} that is newer than this job; {why}")))
+    }
+
+    /// Another record of the same machine, made since it was found, would have two of us at one machine: whatever writes to
+    /// its disks looks for one first.
+    pub(super) async fn is_the_only_one(&self, at: &Standing, machine: &MaasMachine) -> Looked<()> {
+        let mut others: BTreeMap<String, MaasMachine> = BTreeMap::new();
+        let its_own = machine.interfaces.iter().map(|interface| interface.mac.as_str());
+        let macs: BTreeSet<MacAddress> =
+            its_own.chain(at.wish.macs.iter().map(String::as_str)).filter_map(MacAddress::parse).collect();
+        if !macs.is_empty() {
+            let read = at.maas.machines(&Which::Macs(macs.into_iter().collect())).await.map_err(|e| unread(&e))?;
+            others.extend(read.into_iter().map(|other| (other.system_id.clone(), other)));
+        }
+        let known = [
+            (machine.serial.as_str(), machine.hardware_uuid.as_str()),
+            // MAAS forgets a UUID that two of its records have
+            (at.wish.serial_number.as_str(), at.wish.system_uuid.as_str()),
+        ];
+        for (serial, uuid) in known {
+            let seen =
+                self.seen_so(at, serial, uuid).await?.into_iter().filter(|id| !others.contains_key(id)).collect();
+            others.extend(known_by(at, seen, serial, uuid).await?.into_iter().map(|m| (m.system_id.clone(), m)));
+        }
+        others.remove(&machine.system_id);
+        if others.is_empty() {
+            return Ok(());
+        }
+        let told: Vec<String> = others.values().map(named).collect();
+        let message = format!(
+            "site {} has more records of the machine that {} is: {}; remove or mend all but one there, then 'millwright job retry_stage {}'",
+            at.site.name,
+            named(machine),
+            told.join("; "),
+            at.sight.job.id
+        );
+        self.conflicting(&message).await?;
+        fail("CONFLICTING_CANDIDATES", FailureClass::Conflict, message)
     }
 
     /// The one it is, if nothing speaks against that; from now on the node knows it.
@@ -220,10 +273,7 @@ impl OnMaas<'_> {
         let power = match self.power(at).await {
             Ok(Some(power)) => power,
             Ok(None) => PowerAccess { kind: "manual".to_owned(), parameters: BTreeMap::new() },
-            Err(super::Stopped::Failed(failure)) => return Acted::No(failure),
-            Err(super::Stopped::Waits(on)) => {
-                return Acted::No(Failure::new("SITE_SILENT", FailureClass::DependencyDown, on));
-            }
+            Err(stopped) => return super::unmoved(stopped),
         };
         let new = NewMachine {
             architecture: at.profile.architecture.clone(),
@@ -236,6 +286,21 @@ impl OnMaas<'_> {
         };
         asked(at.maas.create(&new).await.map(drop))
     }
+}
+
+/// Those of them that still are known by it, as they are now.
+async fn known_by(at: &Standing, ids: Vec<String>, serial: &str, uuid: &str) -> Looked<Vec<MaasMachine>> {
+    let mut ids: Vec<String> = ids.into_iter().filter(|id| id != at.system_id()).collect();
+    ids.sort();
+    ids.dedup();
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut read = at.maas.machines(&Which::Ids(ids)).await.map_err(|e| unread(&e))?;
+    let same_serial = |other: &str| tells(serial) && tells(other) && serial.eq_ignore_ascii_case(other);
+    let same = |other: &str| uuid_tells(uuid) && same_uuid(uuid, other);
+    read.retain(|machine| same_serial(&machine.serial) || same(&machine.hardware_uuid));
+    Ok(read)
 }
 
 /// What it is looked for by.

@@ -2,7 +2,7 @@
 //! anything that cannot be undone its identity is read again, and that nobody uses it. What somebody else has taken
 //! meanwhile is left alone.
 
-use super::{Learned, Looked, OnMaas, Sight, Standing, asked, clear_or_lost, done, fail, waiting};
+use super::{Learned, Looked, OnMaas, Sight, Standing, asked, clear_or_lost, done, fail, part, part_in_hand, waiting};
 use domain::NodeId;
 use domain::job::Job;
 use domain::job_stage::{JobStage, Undo};
@@ -11,7 +11,7 @@ use domain::node::{MaasRef, Node};
 use domain::site::Erase;
 use domain::stage::FailureClass;
 use engine::{Acted, Failure, Look, Seen, StageCx};
-use provider::{MaasMachine, Release};
+use provider::{MaasMachine, Release, ResultKind};
 use store::{job, node};
 
 /// Statuses that MAAS releases from.
@@ -26,6 +26,9 @@ const RELEASABLE: [i64; 8] = [
     maas::RESERVED,
 ];
 
+const TAKE: &str = "having it, to erase it";
+const RELEASE: &str = "its release";
+
 impl OnMaas<'_> {
     pub(super) async fn released(&self, at: &Standing, cx: &StageCx) -> Looked<Look> {
         let Some(machine) = at.read().await? else {
@@ -39,7 +42,20 @@ impl OnMaas<'_> {
             return at.surprise(&machine, "ours");
         }
         match machine.status {
-            maas::READY | maas::NEW => Ok(done(format!("MAAS says {}", machine.status_name))),
+            maas::READY | maas::NEW if self.is_erased(at).await? => {
+                Ok(done(format!("MAAS says {}", machine.status_name)))
+            }
+            maas::READY => {
+                self.may_destroy(at, &machine).await?;
+                Ok(part(&cx.facts, TAKE, cx))
+            }
+            maas::NEW => {
+                let message = format!(
+                    "machine {0} is New in MAAS: somebody has given it back there, and nothing says that its disks were erased, as the site's policy asks; commission it in MAAS, then 'millwright job retry_stage {1}' erases it; where that cannot be, 'millwright job adopt_observed_state {1} --reason WHY' vouches for it, if the node goes for good",
+                    machine.system_id, at.sight.job.id
+                );
+                fail("NOT_ERASED", FailureClass::NeedsOperator, message)
+            }
             maas::RELEASING | maas::DISK_ERASING => Ok(waiting(format!("MAAS: {}", machine.says()), cx).into()),
             maas::FAILED_DISK_ERASING | maas::RELEASING_FAILED if cx.acted => {
                 let message = format!(
@@ -50,10 +66,25 @@ impl OnMaas<'_> {
             }
             status if RELEASABLE.contains(&status) => {
                 self.may_destroy(at, &machine).await?;
-                Ok(clear_or_lost(cx, "its release").into())
+                Ok(part(&cx.facts, RELEASE, cx))
             }
             _ => at.surprise(&machine, "a machine that can be released"),
         }
+    }
+
+    /// Whether nothing is left to erase on a machine that is nobody's: this job has had it erased, and MAAS shows no failure
+    /// of that. That it is Ready says nothing: whoever else has released it may have left its disks as they were.
+    async fn is_erased(&self, at: &Standing) -> Looked<bool> {
+        // no system of ours ever came up there
+        if at.site.policy.erase == Erase::None || at.sight.agent.is_none() {
+            return Ok(true);
+        }
+        if !at.learned.erases {
+            return Ok(false);
+        }
+        let results =
+            at.maas.results(at.system_id(), ResultKind::Release, false).await.map_err(|e| super::unread(&e))?;
+        Ok(!results.iter().any(|result| super::failure::is_bad(result.status)))
     }
 
     /// The last word before what cannot be undone.
@@ -74,17 +105,26 @@ impl OnMaas<'_> {
         Ok(())
     }
 
-    pub(super) async fn release(&self, at: &Standing) -> Acted {
+    /// Only what somebody has can be released, and erased by that: what is nobody's is had first.
+    pub(super) async fn release(&self, at: &Standing, cx: &StageCx) -> Acted {
         let machine = match at.machine().await {
             Ok(machine) if at.taken_by(&machine).is_none() => machine,
-            Ok(machine) => return at.surprise(&machine, "ours").map_or_else(super::prepare::unmoved, |()| Acted::Yes),
-            Err(stopped) => return super::prepare::unmoved(stopped),
+            Ok(machine) => return at.surprise(&machine, "ours").map_or_else(super::unmoved, |()| Acted::Yes),
+            Err(stopped) => return super::unmoved(stopped),
         };
         if let Err(stopped) = self.may_destroy(at, &machine).await {
-            return super::prepare::unmoved(stopped);
+            return super::unmoved(stopped);
         }
         let comment = format!("millwright job {}", at.sight.job.id);
-        asked(at.maas.release(at.system_id(), &Release { erase: at.site.policy.erase, comment }).await)
+        if part_in_hand(cx) == TAKE {
+            let agent_name = format!("millwright {}", at.sight.node.id);
+            return asked(at.maas.allocate(at.system_id(), &agent_name, &comment).await);
+        }
+        if let Err(failure) = self.learn(at, |learned| learned.erases = true).await {
+            return Acted::No(failure);
+        }
+        let release = Release { erase: at.site.policy.erase, comment };
+        self.unless_sent(at, asked(at.maas.release(at.system_id(), &release).await)).await
     }
 
     pub(super) async fn powered_off(&self, at: &Standing, cx: &StageCx) -> Looked<Look> {
@@ -137,7 +177,7 @@ impl OnMaas<'_> {
             }
             // the next look says so
             (Ok(_), Ok(_)) => Acted::Yes,
-            (Err(stopped), _) | (_, Err(stopped)) => super::prepare::unmoved(stopped),
+            (Err(stopped), _) | (_, Err(stopped)) => super::unmoved(stopped),
         }
     }
 
@@ -202,7 +242,7 @@ impl OnMaas<'_> {
             Ok(Some(machine)) if at.taken_by(&machine).is_none() => machine,
             // the next look says so
             Ok(_) => return Acted::Yes,
-            Err(stopped) => return super::prepare::unmoved(stopped),
+            Err(stopped) => return super::unmoved(stopped),
         };
         let comment = format!("millwright job {}: taken back", at.sight.job.id);
         match (undo, machine.status) {

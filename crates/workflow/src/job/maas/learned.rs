@@ -62,6 +62,8 @@ pub struct Learned {
     pub synced_at: String,
     /// Where the machine is reached.
     pub address: String,
+    /// This job has asked for the release that erases.
+    pub erases: bool,
     /// Somebody has said that the machine is to be taken as it is found.
     pub adopted_by: String,
 }

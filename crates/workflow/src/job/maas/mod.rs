@@ -10,11 +10,11 @@ mod learned;
 mod prepare;
 mod sync;
 
-pub use cloud_init::check as check_template;
 pub use learned::{Learned, MaasWish, PowerWish};
 
 use super::stage::{JobWork, Sight, failed};
 use super::{Parameters, hardware_of};
+use domain::Reason;
 use domain::credential::Credential;
 use domain::identity::{same_uuid, tells};
 use domain::job::Job;
@@ -28,11 +28,15 @@ use provider::{Maas, MaasAccess, MaasMachine, ProviderError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use store::{job, site};
+use tokio::time::{Instant, timeout};
 
 /// Between two looks of a stage that waits: whoever observes the site wakes it sooner.
 const POLL: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 /// What MAAS has said yes to, or may have, is seen by then; if not it was lost, and is asked for again.
 const TAKEN_WITHIN: Duration = Duration::from_secs(180);
+
+/// So long a look waits for its turn at the site, among all others who ask there.
+const TURN_WITHIN: Duration = Duration::from_secs(3);
 
 /// The annotations by which our machines are known upstream.
 pub const NODE_ANNOTATION: &str = "millwright-node";
@@ -91,14 +95,26 @@ fn refused(e: &ProviderError) -> Failure {
     }
 }
 
+/// Whether nothing has reached the site: it is left alone, others have their turn there, or there is no way to it.
+fn was_not_asked(e: &ProviderError) -> bool {
+    match e {
+        ProviderError::Unknown { .. } => false,
+        ProviderError::Refused { reason, .. } => matches!(
+            reason,
+            Reason::EndpointBusy | Reason::CircuitOpen | Reason::Unreachable | Reason::ConnectionRefused
+        ),
+    }
+}
+
+/// Nothing was sent: that is waited for, within the stage's own time, and no attempt is spent on it.
+fn not_yet(on: impl Into<String>) -> Acted {
+    Acted::NotYet { on: on.into(), look_again: POLL.0 }
+}
+
 /// A read that went wrong: what may pass is waited for, what may not is told.
 fn unread(e: &ProviderError) -> Stopped {
     let failure = refused(e);
-    if failure.class.may_pass() {
-        Stopped::Waits(format!("the site to answer: {}", failure.message))
-    } else {
-        Stopped::Failed(failure)
-    }
+    if failure.class.may_pass() { Stopped::Waits(silence(&failure.message)) } else { Stopped::Failed(failure) }
 }
 
 /// What came of something that was asked for. What may be repeated without harm is, where nobody knows.
@@ -106,6 +122,7 @@ fn asked(answer: Result<(), ProviderError>) -> Acted {
     match answer {
         Ok(()) => Acted::Yes,
         Err(ProviderError::Unknown { message }) => Acted::Unknown(message),
+        Err(e) if was_not_asked(&e) => not_yet(silence(&e.to_string())),
         Err(e) => Acted::No(anew(&e)),
     }
 }
@@ -114,6 +131,7 @@ fn asked(answer: Result<(), ProviderError>) -> Acted {
 fn asked_idempotent(answer: Result<(), ProviderError>) -> Acted {
     match answer {
         Ok(()) => Acted::Yes,
+        Err(e) if was_not_asked(&e) => not_yet(silence(&e.to_string())),
         Err(e) => Acted::No(anew(&e)),
     }
 }
@@ -127,6 +145,10 @@ fn anew(e: &ProviderError) -> Failure {
     }
 }
 
+fn silence(why: &str) -> String {
+    format!("the site to answer: {why}")
+}
+
 fn look_again(cx: &StageCx) -> Duration {
     cx.look_again().clamp(POLL.0, POLL.1)
 }
@@ -137,7 +159,7 @@ fn waiting(on: impl Into<String>, cx: &StageCx) -> Seen {
 
 /// Nothing of what was asked for is seen: a moment of patience, then it is asked for again.
 fn clear_or_lost(cx: &StageCx, what: &str) -> Seen {
-    if cx.acted && cx.elapsed > TAKEN_WITHIN {
+    if cx.acted && cx.since_act > TAKEN_WITHIN {
         let message = format!("{what} was asked for, and MAAS shows nothing of it");
         return Seen::Failed(Failure::new("NOT_TAKEN", FailureClass::Transient, message));
     }
@@ -162,7 +184,13 @@ impl OnMaas<'_> {
             }
             Err(stopped) => Err(stopped),
         };
-        settled(looked, cx)
+        match looked {
+            // what cannot be told to a site that is away is not late
+            Err(Stopped::Waits(on)) if matches!(asks, Asks::Stage(MaasStage::WaitForHardwareSyncHealthy)) => {
+                Ok(Look { facts: Some(sync::site_was_away(cx)), ..waiting(on, cx).into() })
+            }
+            looked => settled(looked, cx),
+        }
     }
 
     async fn see(&self, asks: Asks, at: &Standing, cx: &StageCx) -> Looked<Look> {
@@ -193,34 +221,48 @@ impl OnMaas<'_> {
     }
 
     pub async fn act(&self, asks: Asks, cx: &StageCx) -> Acted {
-        let at = match self.work.sight().await {
-            Ok(sight) => self.stand(sight).await,
-            Err(failure) => return Acted::No(failure),
+        match self.work.sight().await {
+            Ok(sight) => self.in_time(cx, sight, |at| async move { self.do_stage(asks, &at, cx).await }).await,
+            Err(failure) => Acted::No(failure),
+        }
+    }
+
+    /// A deed as far as it comes before the engine gives it up: whether anything was sent by then is known here alone.
+    async fn in_time<F>(&self, cx: &StageCx, sight: Sight, deed: impl FnOnce(Standing) -> F) -> Acted
+    where
+        F: Future<Output = Acted>,
+    {
+        let begun = Instant::now();
+        let limit = cx.call_limit.mul_f64(0.8);
+        let late = || format!("no answer within {:.0} s", limit.as_secs_f64());
+        let at = match timeout(limit, self.stand(sight)).await {
+            Ok(Ok(at)) => at,
+            Ok(Err(stopped)) => return paced(unmoved(stopped), cx),
+            Err(_) => return paced(not_yet(silence(&late())), cx),
         };
-        let at = match at {
-            Ok(at) => at,
-            Err(Stopped::Failed(failure)) => return Acted::No(failure),
-            Err(Stopped::Waits(on)) => {
-                return Acted::No(Failure::new(
-                    "SITE_SILENT",
-                    FailureClass::DependencyDown,
-                    format!("waited for {on}"),
-                ));
-            }
+        let maas = at.maas.clone();
+        let acted = match timeout(limit.saturating_sub(begun.elapsed()), deed(at)).await {
+            Ok(acted) => acted,
+            Err(_) if maas.may_have_changed_anything() => Acted::Unknown(late()),
+            Err(_) => not_yet(silence(&late())),
         };
+        paced(acted, cx)
+    }
+
+    async fn do_stage(&self, asks: Asks, at: &Standing, cx: &StageCx) -> Acted {
         let Asks::Stage(stage) = asks else { return Acted::Yes };
         match stage {
-            MaasStage::CreateOrFindInMaas => self.create(&at).await,
-            MaasStage::CommissionNode => self.commission(&at).await,
-            MaasStage::ConfigureStorage => self.store_out(&at, cx).await,
-            MaasStage::ApplyRocePhase2 => self.set_fabric(&at, cx).await,
-            MaasStage::EnsurePxeInterfaceAuto => self.set_pxe(&at).await,
-            MaasStage::RenderCloudInit => self.render(&at).await,
-            MaasStage::DeployViaMaas => self.deploy(&at, cx).await,
-            MaasStage::RecoverForDatasourceRetry => self.recover(&at, cx).await,
-            MaasStage::ReleaseMaasNode => self.release(&at).await,
+            MaasStage::CreateOrFindInMaas => self.create(at).await,
+            MaasStage::CommissionNode => self.commission(at).await,
+            MaasStage::ConfigureStorage => self.store_out(at, cx).await,
+            MaasStage::ApplyRocePhase2 => self.set_fabric(at, cx).await,
+            MaasStage::EnsurePxeInterfaceAuto => self.set_pxe(at).await,
+            MaasStage::RenderCloudInit => self.render(at).await,
+            MaasStage::DeployViaMaas => self.deploy(at, cx).await,
+            MaasStage::RecoverForDatasourceRetry => self.recover(at, cx).await,
+            MaasStage::ReleaseMaasNode => self.release(at, cx).await,
             MaasStage::PowerOffMaasNode => asked(at.maas.power_off(at.system_id()).await),
-            MaasStage::RemoveMaasRecord => self.remove_record(&at).await,
+            MaasStage::RemoveMaasRecord => self.remove_record(at).await,
             // they only look
             MaasStage::LoadSiteConfig
             | MaasStage::ResolvePowerCredentials
@@ -240,14 +282,8 @@ impl OnMaas<'_> {
         settled(looked, cx)
     }
 
-    pub async fn take_back(&self, undo: Undo, sight: Sight) -> Acted {
-        match self.stand(sight).await {
-            Ok(at) => self.give_back(undo, &at).await,
-            Err(Stopped::Failed(failure)) => Acted::No(failure),
-            Err(Stopped::Waits(on)) => {
-                Acted::No(Failure::new("SITE_SILENT", FailureClass::DependencyDown, format!("waited for {on}")))
-            }
-        }
+    pub async fn take_back(&self, undo: Undo, cx: &StageCx, sight: Sight) -> Acted {
+        self.in_time(cx, sight, |at| async move { self.give_back(undo, &at).await }).await
     }
 
     /// Site, profile and client, anew for every look: a site that was changed meanwhile is used as it is now.
@@ -295,7 +331,8 @@ impl OnMaas<'_> {
             key,
             calls_max: site.policy.calls_max,
         };
-        let maas = self.work.hands.maas.client(&access).map_err(|e| unread(&e))?;
+        // one for all that is asked in this look, or for this deed
+        let maas = self.work.hands.maas.in_turn(&access, TURN_WITHIN).await.map_err(|e| unread(&e))?;
         Ok(Standing { sight, site, profile, wish, learned, maas, said: Mutex::new(None) })
     }
 
@@ -306,6 +343,20 @@ impl OnMaas<'_> {
         let written =
             self.work.write(move |tx, _, there| job::save(tx, &Job { observed: observed.clone(), ..there }).map(drop));
         written.await.map(drop).map_err(|e| failed(&e))
+    }
+
+    /// What was written down before something was sent, that it is, is taken back where it was not.
+    async fn unless_sent(&self, at: &Standing, acted: Acted) -> Acted {
+        if !matches!(acted, Acted::NotYet { .. }) {
+            return acted;
+        }
+        let learned = at.sight.job.learned.clone();
+        let written =
+            self.work.write(move |tx, _, there| job::save(tx, &Job { learned: learned.clone(), ..there }).map(drop));
+        match written.await {
+            Ok(_) => acted,
+            Err(e) => Acted::No(failed(&e)),
+        }
     }
 
     /// Keeps what was learned, if it is news; as long as the job is this attempt's.
@@ -326,6 +377,22 @@ impl OnMaas<'_> {
             Ok(false) => Err(Failure::new("SUPERSEDED", FailureClass::NeedsOperator, "another attempt has begun")),
             Err(e) => Err(failed(&e)),
         }
+    }
+}
+
+/// What a deed found that has changed since the look.
+fn unmoved(stopped: Stopped) -> Acted {
+    match stopped {
+        Stopped::Failed(failure) => Acted::No(failure),
+        Stopped::Waits(on) => not_yet(on),
+    }
+}
+
+/// What is waited for is looked at as often as anything else.
+fn paced(acted: Acted, cx: &StageCx) -> Acted {
+    match acted {
+        Acted::NotYet { on, .. } => Acted::NotYet { on, look_again: look_again(cx) },
+        Acted::Yes | Acted::Unknown(_) | Acted::No(_) => acted,
     }
 }
 

@@ -2,12 +2,12 @@
 //! done while it is Ready, before anybody has it.
 
 use super::{
-    Looked, OnMaas, Standing, asked, asked_idempotent, done, fail, part, part_in_hand, passed, unread, waiting,
+    Looked, OnMaas, Standing, asked, asked_idempotent, done, fail, part, part_in_hand, passed, unmoved, unread, waiting,
 };
 use domain::maas;
 use domain::site::{DiskRule, LinkMode, RoceNetwork};
 use domain::stage::FailureClass;
-use engine::{Acted, Failure, Look, StageCx};
+use engine::{Acted, Look, StageCx};
 use provider::{
     Commissioning, MaasDisk, MaasInterface, MaasLink, MaasMachine, MaasSubnet, NewLink, ResultKind, StorageLayout,
 };
@@ -34,6 +34,10 @@ impl OnMaas<'_> {
     }
 
     pub(super) async fn commission(&self, at: &Standing) -> Acted {
+        let machine = match at.machine().await {
+            Ok(machine) => machine,
+            Err(stopped) => return unmoved(stopped),
+        };
         if let Err(failure) = self
             .learn(at, |learned| {
                 learned.commissioned = true;
@@ -44,7 +48,9 @@ impl OnMaas<'_> {
         {
             return Acted::No(failure);
         }
-        let how = Commissioning { testing_scripts: at.profile.testing_scripts.clone() };
+        // a login that MAAS was given is the one to keep: its own would take the place of ours there and in the record
+        let given = at.wish.power.is_some() || !matches!(machine.power_type.as_str(), "" | "manual");
+        let how = Commissioning { testing_scripts: at.profile.testing_scripts.clone(), keep_bmc_login: given };
         asked(at.maas.commission(at.system_id(), &how).await)
     }
 
@@ -116,6 +122,11 @@ impl OnMaas<'_> {
             Ok(disk) => disk,
             Err(stopped) => return unmoved(stopped),
         };
+        if !part_in_hand(cx).starts_with(TAG)
+            && let Err(stopped) = self.is_the_only_one(at, &machine).await
+        {
+            return unmoved(stopped);
+        }
         match part_in_hand(cx) {
             BOOT_DISK => {
                 // what was laid out is on another disk
@@ -207,16 +218,6 @@ impl OnMaas<'_> {
 /// The machine, and the subnets that it can be linked to.
 async fn with_subnets(at: &Standing) -> Looked<(MaasMachine, Vec<MaasSubnet>)> {
     Ok((at.machine().await?, at.maas.subnets().await.map_err(|e| unread(&e))?))
-}
-
-/// What a deed found that has changed since the look.
-pub(super) fn unmoved(stopped: super::Stopped) -> Acted {
-    match stopped {
-        super::Stopped::Failed(failure) => Acted::No(failure),
-        super::Stopped::Waits(on) => {
-            Acted::No(Failure::new("SITE_SILENT", FailureClass::DependencyDown, format!("waited for {on}")))
-        }
-    }
 }
 
 /// The disk to boot from, by the profile's rule. One that is not there, or not the only one, is for a person: a guess

@@ -10,6 +10,16 @@ use std::time::Duration;
 /// Where MAAS does not tell.
 const INTERVAL: Duration = Duration::from_secs(15 * 60);
 
+/// How far into the stage the site was last seen not to answer.
+pub(super) fn site_was_away(cx: &StageCx) -> serde_json::Value {
+    serde_json::json!({ "away_until_s": cx.elapsed.as_secs() })
+}
+
+fn away_until(cx: &StageCx) -> Duration {
+    let seconds = cx.facts.get("away_until_s").and_then(serde_json::Value::as_u64);
+    Duration::from_secs(seconds.unwrap_or(0))
+}
+
 impl OnMaas<'_> {
     pub(super) async fn sync_configured(&self, at: &Standing) -> Looked<Look> {
         if !at.site.policy.hardware_sync {
@@ -47,11 +57,12 @@ impl OnMaas<'_> {
         };
         // late is what is older than one and a half, and so many of those in a row are no accident
         let most = interval.mul_f64(1.5) * at.site.policy.sync_intervals.max(1);
-        if cx.elapsed > most {
+        let listened = cx.elapsed.saturating_sub(away_until(cx));
+        if listened > most {
             let message = format!(
                 "machine {} has not told of its hardware for {} s, in {} intervals: look at the timer maas_hardware_sync there and at its way to MAAS, then 'millwright job retry_stage {}'; to go on without, 'millwright job adopt_observed_state {3} --reason WHY'",
                 machine.system_id,
-                cx.elapsed.as_secs(),
+                listened.as_secs(),
                 at.site.policy.sync_intervals,
                 at.sight.job.id
             );

@@ -78,6 +78,12 @@ impl MachineId {
     }
 }
 
+/// What a system can be called: 1 to 63 letters, digits and hyphens, these not at an end.
+pub fn is_hostname(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+    (1..=63).contains(&name.len()) && name.bytes().all(plain) && !name.starts_with('-') && !name.ends_with('-')
+}
+
 /// Names that callers choose: 1 to 63 of `a-z A-Z 0-9 . _ -`.
 pub fn check_name(field: &str, text: &str) -> Result<(), Error> {
     let ok = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');

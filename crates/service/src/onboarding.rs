@@ -7,7 +7,7 @@ use crate::machines::required;
 use crate::nodes::{NodeView, not_found, view as view_of, view_again};
 use crate::{Call, Service};
 use domain::credential::CredentialKind;
-use domain::id::check_name;
+use domain::id::{check_name, is_hostname};
 use domain::identity::{tells, uuid_tells};
 use domain::job_stage::{Ground, JobKind};
 use domain::limits::{COMMENT_MAX, MAC_ADDRESSES_MAX, TEXT_MAX};
@@ -56,7 +56,6 @@ impl Answer for Onboarded {
 /// What drives power, as far as this product knows it; MAAS knows more, and checks the rest itself.
 const POWER_KINDS: [&str; 6] = ["redfish", "ipmi", "webhook", "manual", "virsh", "amt"];
 const PARAMETERS_MAX: usize = 32;
-const HOSTNAME_MAX: usize = 63;
 
 fn checked(new: &mut NewOnboarding) -> Result<(), Error> {
     let wish = &mut new.wish;
@@ -105,12 +104,10 @@ fn checked(new: &mut NewOnboarding) -> Result<(), Error> {
 }
 
 fn hostname(name: &str) -> Result<(), Error> {
-    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let fits = !name.is_empty() && name.len() <= HOSTNAME_MAX && name.bytes().all(plain);
-    if fits && !name.starts_with('-') && !name.ends_with('-') {
+    if is_hostname(name) && !name.bytes().any(|b| b.is_ascii_uppercase()) {
         return Ok(());
     }
-    Err(Error::field("hostname", format!("{name:?} is not 1 to {HOSTNAME_MAX} of a-z, 0-9 and - (not at an end)")))
+    Err(Error::field("hostname", format!("{name:?} is not 1 to 63 of a-z, 0-9 and - (not at an end)")))
 }
 
 fn checked_power(power: &PowerWish) -> Result<(), Error> {

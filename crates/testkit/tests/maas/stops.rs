@@ -19,6 +19,7 @@ async fn stopped(play: &Play, code: &str, evidence: &str) -> Job {
     assert_eq!(job.status, JobStatus::FailedManualIntervention, "{}: {job:#?}", play.name);
     let failure = job.failure.as_ref().expect("told");
     assert!(failure.message.contains(evidence), "{}: {failure:?}", play.name);
+    assert!(failure.message.contains("'millwright "), "{}: names no way on: {failure:?}", play.name);
     let (node, _) = play.look().await;
     let (action, why) = recommend(&job, node.status);
     assert!(action.is_some() && !why.is_empty(), "{}: {action:?} {why}", play.name);

@@ -8,6 +8,7 @@ use super::{
     part_in_hand, unread, waiting,
 };
 use domain::agent::{BootstrapToken, IdentityState};
+use domain::id::is_hostname;
 use domain::job::Job;
 use domain::maas;
 use domain::node::{AgentMode, Node};
@@ -24,6 +25,8 @@ const CLAIM: &str = "our mark on the machine";
 const RELEASE: &str = "the release before another try";
 const AGAIN: &str = "the deployment, once more";
 
+/// A bundle must outlast the deployment that it is given to.
+const GOOD_FOR: Duration = Duration::from_secs(6 * 3600);
 /// What is deployed installs its agent within minutes.
 const COMES_WITHIN: Duration = Duration::from_secs(3600);
 /// After an error at the first boot, so long may the agent still come: not every error keeps it away.
@@ -56,11 +59,20 @@ impl OnMaas<'_> {
         if made.map_err(|e| super::failed(&e))?.hash != at.learned.token {
             return Ok(false);
         }
-        Ok(token.is_some_and(|token| !token.withdrawn && token.key_sha256.is_none() && token.expires_at > now))
+        let until = now.plus(GOOD_FOR);
+        Ok(token.is_some_and(|token| !token.withdrawn && token.key_sha256.is_none() && token.expires_at > until))
+    }
+
+    /// Whether the bundle that was deployed can still bring an agent.
+    async fn may_bring_an_agent(&self, at: &Standing) -> Looked<bool> {
+        let hash = at.learned.token.clone();
+        let read = self.work.store.read(move |tx| Ok((tx.point(&agent::token(&hash))?, tx.now())));
+        let (token, now) = read.await.map_err(|e| super::failed(&e))?;
+        Ok(token.is_some_and(|token| !token.withdrawn && token.expires_at > now))
     }
 
     pub(super) async fn render(&self, at: &Standing) -> Acted {
-        match self.new_bundle(at, false).await {
+        match self.new_bundle(at, 0).await {
             Ok(()) => Acted::Yes,
             Err(failure) => Acted::No(failure),
         }
@@ -68,7 +80,7 @@ impl OnMaas<'_> {
 
     /// Makes the next bundle, and what a machine is told with it. Nothing secret is kept: the same is made again for the
     /// same number.
-    async fn new_bundle(&self, at: &Standing, recovers: bool) -> Result<(), Failure> {
+    async fn new_bundle(&self, at: &Standing, recoveries: u32) -> Result<(), Failure> {
         let number = at.learned.bundles + 1;
         let made = self.work.hands.bundles.make(&at.sight.node.id, &at.sight.job.id, number).await;
         let made = made.map_err(|e| super::failed(&e))?;
@@ -94,7 +106,6 @@ impl OnMaas<'_> {
                 node::save(tx, &Node { agent_mode: AgentMode::Rebootstrap, agent_mode_by, ..there })?;
             }
             let before = Learned::read(&of.learned);
-            let recoveries = if recovers { before.recoveries + 1 } else { 0 };
             let learned = Learned { bundles: number, token: hash.clone(), recoveries, ..before };
             job::save(tx, &Job { learned: learned.text(), ..of }).map(drop)
         });
@@ -132,9 +143,13 @@ impl OnMaas<'_> {
                 part(&cx.facts, ORDER, cx)
             }
             maas::DEPLOYING | maas::DEPLOYED if at.learned.is_ordered() || !at.learned.adopted_by.is_empty() => {
-                // who finds it there knows whose it is
-                match at.is_marked(&machine) {
-                    true => done(format!("MAAS is at it: {}", machine.status_name)),
+                // who finds it there knows whose it is, also where we take it as it is; only its owner may mark it
+                match at.bears_mark(&machine) || at.taken_by(&machine).is_some() {
+                    true => {
+                        let marked = at.bears_mark(&machine);
+                        self.learn(at, move |learned| learned.marked = marked).await?;
+                        done(format!("MAAS is at it: {}", machine.status_name))
+                    }
                     false => part(&cx.facts, CLAIM, cx),
                 }
             }
@@ -178,7 +193,8 @@ impl OnMaas<'_> {
             Ok(_) => {}
             Err(stopped) => return super::unmoved(stopped),
         }
-        if let Err(failure) = self.new_bundle(at, recovers).await {
+        let recoveries = at.learned.recoveries + u32::from(recovers);
+        if let Err(failure) = self.new_bundle(at, recoveries).await {
             return Acted::No(failure);
         }
         // read anew with what was just learned
@@ -212,7 +228,15 @@ impl OnMaas<'_> {
         if let Err(stopped) = self.is_the_only_one(at, &machine).await {
             return super::unmoved(stopped);
         }
-        let user_data = match self.user_data(at, &made.text, &at.hostname(&machine)) {
+        let hostname = at.hostname(&machine);
+        if !is_hostname(&hostname) {
+            let message = format!(
+                "machine {} is called {hostname:?} in MAAS, which no system can be called: rename it there, then 'millwright job resume {}'",
+                machine.system_id, at.sight.job.id
+            );
+            return Acted::No(Failure::new("HOSTNAME_UNUSABLE", FailureClass::NeedsOperator, message));
+        }
+        let user_data = match self.user_data(at, &made.text, &hostname) {
             Ok(user_data) => user_data,
             Err(failure) => return Acted::No(failure),
         };
@@ -220,13 +244,15 @@ impl OnMaas<'_> {
             Ok(events) => events.iter().map(|event| event.id).max().unwrap_or(0),
             Err(e) => return super::unmoved(unread(&e)),
         };
-        let token = at.learned.token.clone();
+        let (token, now) = (at.learned.token.clone(), self.work.store.ambient().now().micros());
         let learned = self.learn(at, move |learned| {
             learned.ordered.clone_from(&token);
             learned.event_mark = mark;
             // what was true of the one before is not of this one, whoever has said so
             learned.synced_at.clear();
             learned.adopted_by.clear();
+            learned.marked = false;
+            learned.sent_at_us = Some(now);
         });
         if let Err(failure) = learned.await {
             return Acted::No(failure);
@@ -305,7 +331,10 @@ impl OnMaas<'_> {
             }
             maas::DEPLOYED if !at.is_marked(&machine) => at.surprise(&machine, "what this job has deployed"),
             maas::DEPLOYED if at.learned.recoveries == 0 => Ok(done("passed over: nothing had failed")),
-            maas::DEPLOYED => self.is_deployed(at, &machine).await,
+            maas::DEPLOYED => {
+                self.learn(at, |learned| learned.marked = true).await?;
+                self.is_deployed(at, &machine).await
+            }
             // a site may erase whatever is released
             maas::DEPLOYING | maas::RELEASING | maas::DISK_ERASING => {
                 Ok(waiting(format!("MAAS: {}", machine.says()), cx).into())
@@ -378,6 +407,13 @@ impl OnMaas<'_> {
         let machine = at.deployed_machine().await?;
         if machine.status != maas::DEPLOYED {
             return at.surprise(&machine, "Deployed");
+        }
+        if !adopted && !self.may_bring_an_agent(at).await? {
+            let message = format!(
+                "the bundle that machine {} was deployed with is good no more, and no agent came with it: 'millwright job restart_clean {} --reason WHY' deploys it anew",
+                machine.system_id, at.sight.job.id
+            );
+            return fail("NO_BUNDLE", FailureClass::NeedsOperator, message);
         }
         let ids = [at.system_id().to_owned()];
         let events = at.maas.events(Some(at.learned.event_mark), "ERROR", &ids).await.map_err(|e| unread(&e))?;

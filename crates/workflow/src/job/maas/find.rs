@@ -2,20 +2,23 @@
 //! the job: automation never makes two machines of one.
 
 use super::super::EXECUTOR;
-use super::{Looked, OnMaas, Standing, asked, done, fail, unread};
-use domain::Secret;
+use super::{Looked, OnMaas, Standing, asked, asked_idempotent, done, fail, part, part_in_hand, unread};
 use domain::credential::Credential;
 use domain::finding::FindingKind;
 use domain::identity::{same_uuid, tells, uuid_spellings, uuid_tells};
 use domain::job::Job;
+use domain::maas;
 use domain::maas_machine::Identifier;
 use domain::mac::MacAddress;
 use domain::node::{MaasRef, Node};
 use domain::stage::FailureClass;
+use domain::{Secret, Timestamp};
 use engine::{Acted, Failure, Look, StageCx};
-use provider::{MaasMachine, NewMachine, PowerAccess, Which};
+use provider::{Changes, MaasMachine, NewMachine, PowerAccess, Which};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{finding, job, maas_machine, node, site_sight};
+
+const WISHES: &str = "what is wished of its record";
 
 /// In the record of a machine that we have made, for whoever reads it there.
 fn described(at: &Standing) -> String {
@@ -84,7 +87,7 @@ impl OnMaas<'_> {
     pub(super) async fn found(&self, at: &Standing, cx: &StageCx) -> Looked<Look> {
         let candidates = self.candidates(at).await?;
         match candidates.as_slice() {
-            [] if !at.learned.system_id.is_empty() => fail("MACHINE_GONE", FailureClass::NeedsOperator, at.gone()),
+            [] if !at.learned.system_id.is_empty() => at.is_gone(),
             [] if at.wish.system_id.is_empty() && !at.wish.macs.is_empty() && at.wish.power.is_some() => {
                 self.all_were_seen(at).await?;
                 Ok(super::clear_or_lost(cx, "its record").into())
@@ -97,6 +100,10 @@ impl OnMaas<'_> {
                     wanted(at)
                 );
                 fail("NOT_IN_MAAS", FailureClass::NeedsOperator, message)
+            }
+            [one] if at.is_to_be_told(one) => {
+                self.take(at, one).await?;
+                Ok(part(&cx.facts, WISHES, cx))
             }
             [one] => self.take(at, one).await,
             several => {
@@ -239,10 +246,8 @@ impl OnMaas<'_> {
             if there.maas.as_ref() != Some(&place) {
                 node::save(tx, &Node { maas: Some(place.clone()), ..there })?;
             }
-            let mut learned = super::Learned::read(&of.learned);
-            learned.system_id.clone_from(&id);
-            learned.created |= created;
-            let text = learned.text();
+            let learned = super::Learned::read(&of.learned).of_record(&id, created);
+            let text = super::Learned { sent_at_us: None, ..learned }.text();
             if text != of.learned {
                 job::save(tx, &Job { learned: text, ..of })?;
             }
@@ -269,7 +274,26 @@ impl OnMaas<'_> {
         raised.await.map(drop).map_err(|e| super::failed(&e))
     }
 
-    pub(super) async fn create(&self, at: &Standing) -> Acted {
+    /// The record that was made by this job, where nothing was heard of that.
+    pub(super) async fn made_unheard(&self, at: &Standing) -> Looked<Option<MaasMachine>> {
+        let macs: Vec<MacAddress> = at.wish.macs.iter().filter_map(|mac| MacAddress::parse(mac)).collect();
+        if at.learned.sent_at_us.is_none() || macs.is_empty() {
+            return Ok(None);
+        }
+        let read = at.maas.machines(&Which::Macs(macs)).await.map_err(|e| unread(&e))?;
+        Ok(read.into_iter().find(|machine| machine.description == described(at)))
+    }
+
+    /// Whether what was sent last may still be carried out, for all that is known.
+    pub(super) fn may_still_come(&self, at: &Standing) -> bool {
+        let now = self.work.store.ambient().now();
+        at.learned.sent_at_us.is_some_and(|sent| now < Timestamp::from_micros(sent).plus(super::TAKEN_WITHIN))
+    }
+
+    pub(super) async fn create(&self, at: &Standing, cx: &StageCx) -> Acted {
+        if part_in_hand(cx) == WISHES {
+            return self.tell_wishes(at).await;
+        }
         let power = match self.power(at).await {
             Ok(Some(power)) => power,
             Ok(None) => PowerAccess { kind: "manual".to_owned(), parameters: BTreeMap::new() },
@@ -284,7 +308,40 @@ impl OnMaas<'_> {
             pool: at.profile.pool.clone(),
             zone: at.profile.zone.clone(),
         };
+        // durable before it is sent: whoever calls this off looks for what may have come of it
+        let now = self.work.store.ambient().now().micros();
+        if let Err(failure) = self.learn(at, move |learned| learned.sent_at_us = Some(now)).await {
+            return Acted::No(failure);
+        }
         asked(at.maas.create(&new).await.map(drop))
+    }
+
+    /// A record that was there before is told what one that we make is told.
+    async fn tell_wishes(&self, at: &Standing) -> Acted {
+        let machine = match at.machine().await {
+            Ok(machine) => machine,
+            Err(stopped) => return super::unmoved(stopped),
+        };
+        let power = match self.power(at).await {
+            Ok(power) => power,
+            Err(stopped) => return super::unmoved(stopped),
+        };
+        let other = |wished: &str, is: &str| (!wished.is_empty() && wished != is).then(|| wished.to_owned());
+        // one that people have worked with keeps its name
+        let enlisted = machine.status == maas::NEW;
+        let changes = Changes {
+            hostname: other(&at.wish.hostname, &machine.hostname).filter(|_| enlisted),
+            pool: other(&at.profile.pool, &machine.pool),
+            zone: other(&at.profile.zone, &machine.zone),
+            power,
+        };
+        match asked_idempotent(at.maas.change(at.system_id(), &changes).await.map(drop)) {
+            Acted::Yes => match self.learn(at, |learned| learned.told = true).await {
+                Ok(()) => Acted::Yes,
+                Err(failure) => Acted::No(failure),
+            },
+            other => other,
+        }
     }
 }
 
@@ -325,8 +382,20 @@ fn named(machine: &MaasMachine) -> String {
     format!("{} ({}), {}, {uuid}", machine.system_id, machine.hostname, machine.status_name)
 }
 
-/// So that a look that finds nothing says what it looked for.
 impl Standing {
+    /// Whether MAAS is to be told what is wished of a record that this job has not made: as long as nobody has the machine.
+    fn is_to_be_told(&self, machine: &MaasMachine) -> bool {
+        let free = matches!(machine.status, maas::NEW | maas::READY) && machine.owner.is_empty();
+        let wished = self.wish.power.is_some()
+            || (machine.status == maas::NEW
+                && !self.wish.hostname.is_empty()
+                && self.wish.hostname != machine.hostname)
+            || (!self.profile.pool.is_empty() && self.profile.pool != machine.pool)
+            || (!self.profile.zone.is_empty() && self.profile.zone != machine.zone);
+        let told = self.learned.told && self.learned.system_id == machine.system_id;
+        free && wished && !told && machine.description != described(self) && self.contradiction(machine).is_none()
+    }
+
     pub(super) fn hostname(&self, machine: &MaasMachine) -> String {
         match self.wish.hostname.as_str() {
             "" => machine.hostname.clone(),

@@ -29,17 +29,30 @@ const RELEASABLE: [i64; 8] = [
 const TAKE: &str = "having it, to erase it";
 const RELEASE: &str = "its release";
 
+/// Whose it is by now, if it is not ours any more.
+fn left_alone(at: &Standing, machine: &MaasMachine) -> Option<String> {
+    match at.taken_by(machine) {
+        Some(owner) => Some(format!("left alone: {owner} has it in MAAS now")),
+        None if at.is_taken_anew(machine) => Some("left alone: somebody has had it deployed anew".to_owned()),
+        None => None,
+    }
+}
+
 impl OnMaas<'_> {
     pub(super) async fn released(&self, at: &Standing, cx: &StageCx) -> Looked<Look> {
         let Some(machine) = at.read().await? else {
             return match at.sight.job.kind.removes() {
                 true => Ok(done("it is not in MAAS any more")),
-                false => fail("MACHINE_GONE", FailureClass::NeedsOperator, at.gone()),
+                false => at.is_gone(),
             };
         };
         if at.taken_by(&machine).is_some() {
             // nobody's word has somebody else's machine erased
             return at.surprise(&machine, "ours");
+        }
+        // what this job has begun to release has lost its mark by that
+        if at.is_taken_anew(&machine) && machine.status != maas::ALLOCATED && !at.learned.erases {
+            return at.surprise(&machine, "what was deployed for this node");
         }
         match machine.status {
             maas::READY | maas::NEW if self.is_erased(at).await? => {
@@ -129,8 +142,8 @@ impl OnMaas<'_> {
 
     pub(super) async fn powered_off(&self, at: &Standing, cx: &StageCx) -> Looked<Look> {
         let Some(machine) = at.read().await? else { return Ok(done("it is not in MAAS any more")) };
-        if let Some(owner) = at.taken_by(&machine) {
-            return Ok(done(format!("left alone: {owner} has it in MAAS now")));
+        if let Some(owner) = left_alone(at, &machine) {
+            return Ok(done(owner));
         }
         // also where somebody has vouched for its release: what MAAS is at is not cut short
         if matches!(machine.status, maas::RELEASING | maas::DISK_ERASING) {
@@ -149,8 +162,8 @@ impl OnMaas<'_> {
             return Ok(done("kept in MAAS, as the site's policy says"));
         }
         let Some(machine) = at.read().await? else { return Ok(done("it is not in MAAS any more")) };
-        if let Some(owner) = at.taken_by(&machine) {
-            return Ok(done(format!("left alone: {owner} has it in MAAS now")));
+        if let Some(owner) = left_alone(at, &machine) {
+            return Ok(done(owner));
         }
         if let Some(other) = self.is_anothers(at).await? {
             return Ok(done(format!("left alone: it is node {other} by now")));
@@ -172,7 +185,7 @@ impl OnMaas<'_> {
     /// Whose it is is read again: between a look and this somebody may have taken it.
     pub(super) async fn remove_record(&self, at: &Standing) -> Acted {
         match (at.read().await, self.is_anothers(at).await) {
-            (Ok(Some(machine)), Ok(None)) if at.taken_by(&machine).is_none() => {
+            (Ok(Some(machine)), Ok(None)) if left_alone(at, &machine).is_none() => {
                 asked(at.maas.delete(at.system_id()).await.map(drop))
             }
             // the next look says so
@@ -191,14 +204,18 @@ impl OnMaas<'_> {
     }
 
     async fn is_given_back(&self, undo: Undo, at: &Standing, cx: &StageCx) -> Looked<Seen> {
-        let Some(machine) = at.shown().await? else { return Ok(Seen::Done("it is not in MAAS".to_owned())) };
+        let Some(machine) = at.shown().await? else { return self.never_heard_of(undo, at, cx).await };
         if let Some(why) = at.contradiction(&machine) {
             return Ok(Seen::Done(why));
         }
         if let Some(owner) = at.taken_by(&machine) {
             return Ok(Seen::Done(format!("left alone: {owner} has it in MAAS now")));
         }
-        // what somebody else has deployed and a person took as it was is theirs to release
+        // what somebody else has deployed, and a person took as it was, is theirs to release; and so is what was released
+        // since it was ours
+        if at.learned.marked && at.is_taken_anew(&machine) {
+            return Ok(Seen::Done("left alone: somebody has had it deployed anew".to_owned()));
+        }
         let ours = at.learned.created || !at.learned.ordered.is_empty();
         Ok(match undo {
             Undo::GiveBack => match machine.status {
@@ -206,7 +223,13 @@ impl OnMaas<'_> {
                 maas::RELEASING | maas::DISK_ERASING | maas::TESTING => {
                     waiting(format!("MAAS: {}", machine.says()), cx)
                 }
+                // somebody's mark, which a release would take away
+                maas::BROKEN => Seen::Done("MAAS says Broken: somebody has marked it so".to_owned()),
                 status if RELEASABLE.contains(&status) && ours => clear_or_lost(cx, "its release"),
+                // an order of which nothing was heard
+                maas::READY if !at.learned.ordered.is_empty() && self.may_still_come(at) => {
+                    waiting("what was ordered, which may still come", cx)
+                }
                 _ => Seen::Done(format!("MAAS says {}", machine.status_name)),
             },
             Undo::RemoveCreated if !at.learned.created => Seen::Done("its record was there before".to_owned()),
@@ -215,6 +238,19 @@ impl OnMaas<'_> {
                 return fail("UNKNOWN_STAGE", FailureClass::NeedsOperator, "nothing of a MAAS");
             }
         })
+    }
+
+    /// No record of it is known; one that was asked for, and of which nothing was heard, may be there or come.
+    async fn never_heard_of(&self, undo: Undo, at: &Standing, cx: &StageCx) -> Looked<Seen> {
+        if undo == Undo::RemoveCreated {
+            if self.made_unheard(at).await?.is_some() {
+                return Ok(clear_or_lost(cx, "the removal of its record"));
+            }
+            if self.may_still_come(at) {
+                return Ok(waiting("its record, which was asked for and may still come", cx));
+            }
+        }
+        Ok(Seen::Done("it is not in MAAS".to_owned()))
     }
 
     /// The node has no machine there any more.
@@ -240,6 +276,14 @@ impl OnMaas<'_> {
     pub(super) async fn give_back(&self, undo: Undo, at: &Standing) -> Acted {
         let machine = match at.read().await {
             Ok(Some(machine)) if at.taken_by(&machine).is_none() => machine,
+            Ok(None) if undo == Undo::RemoveCreated => {
+                return match self.made_unheard(at).await {
+                    Ok(Some(made)) => asked(at.maas.delete(&made.system_id).await.map(drop)),
+                    // the next look says so
+                    Ok(None) => Acted::Yes,
+                    Err(stopped) => super::unmoved(stopped),
+                };
+            }
             // the next look says so
             Ok(_) => return Acted::Yes,
             Err(stopped) => return super::unmoved(stopped),

@@ -41,8 +41,15 @@ pub struct Learned {
     pub created: bool,
     /// Its commissioning was asked for by this job.
     pub commissioned: bool,
-    /// MAAS has said that its disks are laid out as the profile says.
-    pub laid: bool,
+    /// The attempt in which MAAS has said that its disks are laid out as the profile says; between two of them somebody may
+    /// have had it commissioned, which lays out MAAS's own.
+    pub laid_in: u32,
+    /// MAAS was told what was wished of a record that was there before.
+    pub told: bool,
+    /// When something was last sent that makes a record or a deployment: until it is seen, or long past, it may still come.
+    pub sent_at_us: Option<i64>,
+    /// Our mark was seen on what was last ordered: whoever releases it takes that away.
+    pub marked: bool,
     pub profile: String,
     /// Ours there: whatever another one owns is left alone.
     pub account: String,
@@ -81,6 +88,15 @@ impl Learned {
     pub fn anew(text: &str) -> String {
         let Self { bundles, .. } = Self::read(text);
         Self { bundles, ..Self::default() }.text()
+    }
+
+    /// Of another record, or one that was removed: what was true of the one before is not of this one.
+    pub fn of_record(self, system_id: &str, created: bool) -> Self {
+        if self.system_id == system_id {
+            return Self { created: self.created || created, ..self };
+        }
+        let Self { profile, account, bundles, .. } = self;
+        Self { system_id: system_id.to_owned(), created, profile, account, bundles, ..Self::default() }
     }
 
     /// Whether the newest bundle is the one that the last deployment was ordered with.

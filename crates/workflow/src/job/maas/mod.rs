@@ -189,7 +189,7 @@ impl OnMaas<'_> {
             Err(Stopped::Waits(on)) if matches!(asks, Asks::Stage(MaasStage::WaitForHardwareSyncHealthy)) => {
                 Ok(Look { facts: Some(sync::site_was_away(cx)), ..waiting(on, cx).into() })
             }
-            looked => settled(looked, cx),
+            looked => settled(looked, cx).map_err(|failure| self.with_way_on(failure)),
         }
     }
 
@@ -246,13 +246,16 @@ impl OnMaas<'_> {
             Err(_) if maas.may_have_changed_anything() => Acted::Unknown(late()),
             Err(_) => not_yet(silence(&late())),
         };
-        paced(acted, cx)
+        match paced(acted, cx) {
+            Acted::No(failure) => Acted::No(self.with_way_on(failure)),
+            acted => acted,
+        }
     }
 
     async fn do_stage(&self, asks: Asks, at: &Standing, cx: &StageCx) -> Acted {
         let Asks::Stage(stage) = asks else { return Acted::Yes };
         match stage {
-            MaasStage::CreateOrFindInMaas => self.create(at).await,
+            MaasStage::CreateOrFindInMaas => self.create(at, cx).await,
             MaasStage::CommissionNode => self.commission(at).await,
             MaasStage::ConfigureStorage => self.store_out(at, cx).await,
             MaasStage::ApplyRocePhase2 => self.set_fabric(at, cx).await,
@@ -279,11 +282,21 @@ impl OnMaas<'_> {
             Ok(at) => self.given_back(undo, &at, cx).await.map(Look::from),
             Err(stopped) => Err(stopped),
         };
-        settled(looked, cx)
+        settled(looked, cx).map_err(|failure| self.with_way_on(failure))
     }
 
     pub async fn take_back(&self, undo: Undo, cx: &StageCx, sight: Sight) -> Acted {
         self.in_time(cx, sight, |at| async move { self.give_back(undo, &at).await }).await
+    }
+
+    /// What a person must settle names the way on from there.
+    fn with_way_on(&self, failure: Failure) -> Failure {
+        if failure.class.may_pass() || failure.message.contains("'millwright ") {
+            return failure;
+        }
+        let message =
+            format!("{}; settle that, then 'millwright job retry_stage {}'", failure.message, self.work.job_id);
+        Failure { message, ..failure }
     }
 
     /// Site, profile and client, anew for every look: a site that was changed meanwhile is used as it is now.
@@ -417,7 +430,7 @@ impl Standing {
     /// else has; what they only pass through with it is waited for.
     async fn machine(&self) -> Looked<MaasMachine> {
         let Some(machine) = self.read().await? else {
-            return fail("MACHINE_GONE", FailureClass::NeedsOperator, self.gone());
+            return self.is_gone();
         };
         let passes = match machine.class() {
             MaasClass::Commissioning | MaasClass::Transitional => true,
@@ -446,9 +459,27 @@ impl Standing {
 
     /// Whether what is deployed there bears this job's mark, or was taken as it was found.
     fn is_marked(&self, machine: &MaasMachine) -> bool {
+        self.bears_mark(machine) || !self.learned.adopted_by.is_empty()
+    }
+
+    fn bears_mark(&self, machine: &MaasMachine) -> bool {
         let job = self.sight.job.id.as_str();
         machine.annotations.get(JOB_ANNOTATION).is_some_and(|marked| marked == job)
-            || !self.learned.adopted_by.is_empty()
+    }
+
+    /// Whether somebody had it deployed or allocated since it was ours, with the very key that is ours: a release takes our
+    /// node's mark away, and nobody else sets it.
+    fn is_taken_anew(&self, machine: &MaasMachine) -> bool {
+        let theirs = match machine.class() {
+            MaasClass::Allocated | MaasClass::Deploying | MaasClass::Deployed => true,
+            MaasClass::Failed => machine.status == maas::FAILED_DEPLOYMENT,
+            MaasClass::New
+            | MaasClass::Commissioning
+            | MaasClass::Ready
+            | MaasClass::Transitional
+            | MaasClass::Unknown => false,
+        };
+        theirs && machine.annotations.get(NODE_ANNOTATION).is_none_or(|node| node != self.node())
     }
 
     /// The machine, after this job has deployed it and marked it. Whoever releases it takes the mark away.
@@ -460,24 +491,28 @@ impl Standing {
         Ok(machine)
     }
 
-    fn gone(&self) -> String {
-        let job = &self.sight.job;
-        let way = match job.kind {
-            JobKind::Onboarding(_) => {
-                format!(
-                    "'millwright job restart_clean {0} --reason WHY' makes it anew, 'millwright job cancel {0}'",
-                    job.id
-                )
-            }
-            JobKind::Drain | JobKind::Removal | JobKind::Decommission(_) => {
-                format!("'millwright job cancel {}'", job.id)
-            }
+    /// Somebody has deleted it. It is made anew only from what a record is made from.
+    fn is_gone<T>(&self) -> Looked<T> {
+        let (job, wish) = (&self.sight.job, &self.wish);
+        let makes = match job.kind {
+            JobKind::Onboarding(_) => wish.system_id.is_empty() && !wish.macs.is_empty() && wish.power.is_some(),
+            JobKind::Drain | JobKind::Removal | JobKind::Decommission(_) => false,
         };
-        format!(
-            "machine {} is not in the MAAS of site {} any more: somebody has deleted it; {way} calls the job off",
+        let anew = match makes {
+            true => format!("'millwright job restart_clean {} --reason WHY' makes it anew, ", job.id),
+            false => String::new(),
+        };
+        let message = format!(
+            "machine {} is not in the MAAS of site {} any more: somebody has deleted it; {anew}'millwright job cancel {}' calls the job off",
             self.system_id(),
             self.site.name,
-        )
+            job.id
+        );
+        let code = match job.kind {
+            JobKind::Onboarding(_) if !makes => "NOT_IN_MAAS",
+            JobKind::Onboarding(_) | JobKind::Drain | JobKind::Removal | JobKind::Decommission(_) => "MACHINE_GONE",
+        };
+        fail(code, FailureClass::NeedsOperator, message)
     }
 
     /// What MAAS shows under our machine's id, as long as it is our machine.

@@ -42,7 +42,7 @@ impl OnMaas<'_> {
             .learn(at, |learned| {
                 learned.commissioned = true;
                 // it lays out its own default
-                learned.laid = false;
+                learned.laid_in = 0;
             })
             .await
         {
@@ -86,7 +86,11 @@ impl OnMaas<'_> {
             .map(|result| format!("{} ({})", result.name, result.status_name))
             .collect();
         let which = if failed.is_empty() { "MAAS names no script".to_owned() } else { failed.join(", ") };
-        let message = format!("MAAS says {} of {}: {which}", machine.status_name, machine.system_id);
+        let then = match machine.status {
+            maas::FAILED_TESTING => "; mend it and have it tested again in MAAS, or override the results there",
+            _ => "",
+        };
+        let message = format!("MAAS says {} of {}: {which}{then}", machine.status_name, machine.system_id);
         fail(code, FailureClass::Hardware, message)
     }
 
@@ -104,7 +108,7 @@ impl OnMaas<'_> {
         }
         // it replaces whatever was there, so that it may be done twice; what it came to is not shown, so that MAAS's word
         // counts, and no answer is none
-        if !at.learned.laid {
+        if at.learned.laid_in != at.sight.job.attempt {
             return Ok(part(&cx.facts, LAYOUT, cx));
         }
         match at.profile.tags.iter().find(|tag| !machine.tags.contains(tag)) {
@@ -130,7 +134,7 @@ impl OnMaas<'_> {
         match part_in_hand(cx) {
             BOOT_DISK => {
                 // what was laid out is on another disk
-                if let Err(failure) = self.learn(at, |learned| learned.laid = false).await {
+                if let Err(failure) = self.learn(at, |learned| learned.laid_in = 0).await {
                     return Acted::No(failure);
                 }
                 asked_idempotent(at.maas.set_boot_disk(at.system_id(), disk.id).await)
@@ -140,10 +144,10 @@ impl OnMaas<'_> {
                 asked_idempotent(at.maas.tag(at.system_id(), tag).await)
             }
             _ => {
-                let root_size = at.profile.root_size.clone();
+                let (root_size, attempt) = (at.profile.root_size.clone(), at.sight.job.attempt);
                 let layout = StorageLayout { layout: at.profile.layout, root_size, root_device: None };
                 match asked_idempotent(at.maas.set_storage_layout(at.system_id(), &layout).await) {
-                    Acted::Yes => match self.learn(at, |learned| learned.laid = true).await {
+                    Acted::Yes => match self.learn(at, move |learned| learned.laid_in = attempt).await {
                         Ok(()) => Acted::Yes,
                         Err(failure) => Acted::No(failure),
                     },
@@ -294,15 +298,21 @@ fn subnet<'a>(wanted: &str, subnets: &'a [MaasSubnet]) -> Option<&'a MaasSubnet>
 
 fn next_of_fabric(at: &Standing, machine: &MaasMachine, subnets: &[MaasSubnet]) -> Looked<Option<Step>> {
     for network in &at.profile.roce {
-        let Some(wanted) = subnet(&network.subnet, subnets) else {
+        let wanted = subnet(&network.subnet, subnets);
+        if wanted.is_none() && !network.subnet.is_empty() {
             let message = format!("site {} has no subnet {:?}", at.site.name, network.subnet);
             return fail("SUBNET_UNKNOWN", FailureClass::NeedsOperator, message);
-        };
-        let interfaces: Vec<&MaasInterface> =
-            machine.interfaces.iter().filter(|i| matches(&network.interface, &i.name)).collect();
+        }
+        // the one that it boots from has a network of its own, whatever a pattern says
+        let others = || machine.interfaces.iter().filter(|i| machine.boot_interface != Some(i.id));
+        let interfaces: Vec<&MaasInterface> = others().filter(|i| matches(&network.interface, &i.name)).collect();
         if interfaces.is_empty() {
-            let names: Vec<&str> = machine.interfaces.iter().map(|i| i.name.as_str()).collect();
-            let message = format!("no interface is called {:?}; there are {}", network.interface, names.join(", "));
+            let names: Vec<&str> = others().map(|i| i.name.as_str()).collect();
+            let message = format!(
+                "no interface is called {:?}; beside the one it boots from there are {}",
+                network.interface,
+                names.join(", ")
+            );
             return fail("ROCE_INTERFACE_MISSING", FailureClass::NeedsOperator, message);
         }
         for interface in interfaces {
@@ -314,13 +324,14 @@ fn next_of_fabric(at: &Standing, machine: &MaasMachine, subnets: &[MaasSubnet]) 
     Ok(None)
 }
 
-fn next_of_interface(network: &RoceNetwork, wanted: &MaasSubnet, interface: &MaasInterface) -> Option<Step> {
+fn next_of_interface(network: &RoceNetwork, wanted: Option<&MaasSubnet>, interface: &MaasInterface) -> Option<Step> {
     if network.mtu != 0 && interface.mtu != network.mtu {
         return Some(Step::Mtu { interface: interface.id, mtu: network.mtu });
     }
     let linked = matches!(interface.links.as_slice(),
-        [only] if only.mode == network.mode.as_str() && only.subnet == Some(wanted.id));
-    let link = NewLink { mode: network.mode, subnet: wanted.id.to_string(), force: true };
+        [only] if only.mode == network.mode.as_str() && (wanted.is_none() || only.subnet == wanted.map(|subnet| subnet.id)));
+    let subnet = wanted.map_or(String::new(), |subnet| subnet.id.to_string());
+    let link = NewLink { mode: network.mode, subnet, force: true };
     (!linked).then_some(Step::Link { interface: interface.id, link })
 }
 

@@ -10,6 +10,10 @@ use std::time::Duration;
 /// Where MAAS does not tell.
 const INTERVAL: Duration = Duration::from_secs(15 * 60);
 
+/// Whatever MAAS says: more would be beyond the time of the stage.
+const INTERVAL_MAX: Duration = Duration::from_secs(24 * 3600);
+const LISTENS_MAX: Duration = Duration::from_secs(20 * 3600);
+
 /// How far into the stage the site was last seen not to answer.
 pub(super) fn site_was_away(cx: &StageCx) -> serde_json::Value {
     serde_json::json!({ "away_until_s": cx.elapsed.as_secs() })
@@ -53,10 +57,10 @@ impl OnMaas<'_> {
         }
         let interval = match sync.interval_seconds {
             0 => INTERVAL,
-            seconds => Duration::from_secs(seconds),
+            seconds => Duration::from_secs(seconds).min(INTERVAL_MAX),
         };
         // late is what is older than one and a half, and so many of those in a row are no accident
-        let most = interval.mul_f64(1.5) * at.site.policy.sync_intervals.max(1);
+        let most = (interval.mul_f64(1.5) * at.site.policy.sync_intervals.max(1)).min(LISTENS_MAX);
         let listened = cx.elapsed.saturating_sub(away_until(cx));
         if listened > most {
             let message = format!(

@@ -13,8 +13,8 @@ use domain::job_stage::{JobKind, Mode};
 use domain::node::NodeStatus;
 use engine::Engine;
 use std::sync::Arc;
-use testkit::maas_sim::log::{By, Kind};
 use testkit::fleet::Database;
+use testkit::maas_sim::log::{By, Kind};
 use testkit::maas_sim::{Calls, Misbehaviour, Pace};
 
 /// The jobs of a machine's life, one after the other on the same node.
@@ -118,19 +118,20 @@ async fn a_crash_after_every_journal_entry_loses_and_doubles_nothing() {
         println!("maas: {} has {} entries", job.kind, job.entries.len());
     }
     let mut plays = Vec::new();
-    for at in 1..=most {
+    // every other entry, unless somebody has the time for all of them
+    for at in (1..=most).step_by(if length() > 1 { 1 } else { 2 }) {
         for n in 0..length() {
             let lives = if (at + n) % 5 == 0 { 2 + n } else { 1 + n };
             plays.push(crashed(Before::of(at + n), at, lives));
         }
     }
-    assert!(side_by_side("crashes", plays).await >= 40);
+    assert!(side_by_side("crashes", plays).await >= 20);
 }
 
 /// The whole life on the other database, undisturbed and with some crashes in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_same_on_postgres() {
-    let points = [(0, 1), (4, 1), (11, 2), (19, 1), (27, 1), (34, 2)];
+    let points = [(0, 1), (8, 1), (18, 2), (30, 1)];
     side_by_side("on PostgreSQL", points.map(|(at, lives)| crashed_on_postgres(at, lives)).into()).await;
 }
 

@@ -26,7 +26,12 @@ async fn a_deed_that_could_not_be_sent_spends_no_attempt() {
         let mut turns = 0;
         while play.plant.sim.hits(first) < OFTEN {
             let (_, job) = play.look().await;
-            assert_eq!((job.status, job.stage), (JobStatus::Running, Some(JobStage::Maas(stage))), "{}: {job:#?}", play.name);
+            assert_eq!(
+                (job.status, job.stage),
+                (JobStatus::Running, Some(JobStage::Maas(stage))),
+                "{}: {job:#?}",
+                play.name
+            );
             let waits = play.plant.waits_for(&job).await;
             assert!(!waits.contains("attempt"), "{}: an attempt was spent: {waits}", play.name);
             if waits.contains("the site to answer") {
@@ -47,10 +52,13 @@ async fn a_deed_that_could_not_be_sent_spends_no_attempt() {
         play.over(Some(engine)).await;
     };
     let events = || Calls::method("GET", "/events/");
-    side_by_side("nothing is sent", vec![
-        unsent(ONBOARDING, MaasStage::DeployViaMaas, events()),
-        unsent(REIMAGE, MaasStage::DeployViaMaas, events()),
-    ])
+    side_by_side(
+        "nothing is sent",
+        vec![
+            unsent(ONBOARDING, MaasStage::DeployViaMaas, events()),
+            unsent(REIMAGE, MaasStage::DeployViaMaas, events()),
+        ],
+    )
     .await;
 }
 
@@ -71,7 +79,7 @@ async fn who_gets_no_turn_at_a_site_waits_for_one() {
     let mut turns = 0;
     loop {
         let (_, job) = play.look().await;
-        assert_eq!(job.status, JobStatus::Running, "{}: {job:#?}", play.name);
+        assert!(job.status.is_under_way(), "{}: {job:#?}", play.name);
         if play.plant.waits_for(&job).await.contains("others have its turn") {
             break;
         }
@@ -111,12 +119,15 @@ async fn a_site_that_takes_calls_and_answers_none_is_outlasted() {
         play.audited().await;
         play.over(Some(engine)).await;
     };
-    side_by_side("a site that hangs", vec![
-        hung(ONBOARDING, JobStage::Maas(MaasStage::CreateOrFindInMaas)),
-        hung(ONBOARDING, JobStage::Maas(MaasStage::WaitForHardwareSyncHealthy)),
-        hung(REIMAGE, JobStage::Maas(MaasStage::ReleaseMaasNode)),
-        hung(FULL, JobStage::Maas(MaasStage::RemoveMaasRecord)),
-    ])
+    side_by_side(
+        "a site that hangs",
+        vec![
+            hung(ONBOARDING, JobStage::Maas(MaasStage::CreateOrFindInMaas)),
+            hung(ONBOARDING, JobStage::Maas(MaasStage::WaitForHardwareSyncHealthy)),
+            hung(REIMAGE, JobStage::Maas(MaasStage::ReleaseMaasNode)),
+            hung(FULL, JobStage::Maas(MaasStage::RemoveMaasRecord)),
+        ],
+    )
     .await;
 }
 

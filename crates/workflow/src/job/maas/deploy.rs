@@ -271,7 +271,11 @@ impl OnMaas<'_> {
     pub(super) async fn classified(&self, at: &Standing, cx: &StageCx) -> Looked<Look> {
         let machine = at.deployed_machine().await?;
         match machine.status {
-            maas::DEPLOYED => Ok(done("passed over: it deployed")),
+            // also where it had failed, and came up after all: what is compared later is what is known now
+            maas::DEPLOYED => {
+                self.is_deployed(at, &machine).await?;
+                Ok(done("passed over: it deployed"))
+            }
             maas::DEPLOYING => Ok(waiting(format!("MAAS: {}", machine.says()), cx).into()),
             maas::FAILED_DEPLOYMENT => {
                 let cause = self.cause(at).await?;
@@ -304,7 +308,10 @@ impl OnMaas<'_> {
                 Ok(part(&cx.facts, CLAIM, cx))
             }
             maas::DEPLOYED if !at.is_marked(&machine) => at.surprise(&machine, "what this job has deployed"),
-            maas::DEPLOYED if at.learned.recoveries == 0 => Ok(done("passed over: nothing had failed")),
+            maas::DEPLOYED if at.learned.recoveries == 0 => {
+                self.is_deployed(at, &machine).await?;
+                Ok(done("passed over: nothing is left to mend"))
+            }
             maas::DEPLOYED => self.is_deployed(at, &machine).await,
             // a site may erase whatever is released
             maas::DEPLOYING | maas::RELEASING | maas::DISK_ERASING => {

@@ -198,7 +198,8 @@ impl OnMaas<'_> {
             (at.wish.serial_number.as_str(), at.wish.system_uuid.as_str()),
         ];
         for (serial, uuid) in known {
-            let seen = self.seen_so(at, serial, uuid).await?.into_iter().filter(|id| !others.contains_key(id)).collect();
+            let seen =
+                self.seen_so(at, serial, uuid).await?.into_iter().filter(|id| !others.contains_key(id)).collect();
             others.extend(known_by(at, seen, serial, uuid).await?.into_iter().map(|m| (m.system_id.clone(), m)));
         }
         others.remove(&machine.system_id);

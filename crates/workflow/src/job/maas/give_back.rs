@@ -2,9 +2,7 @@
 //! anything that cannot be undone its identity is read again, and that nobody uses it. What somebody else has taken
 //! meanwhile is left alone.
 
-use super::{
-    Learned, Looked, OnMaas, Standing, asked, clear_or_lost, done, fail, part, part_in_hand, waiting,
-};
+use super::{Learned, Looked, OnMaas, Standing, asked, clear_or_lost, done, fail, part, part_in_hand, waiting};
 use domain::NodeId;
 use domain::job::Job;
 use domain::job_stage::{JobStage, Undo};
@@ -44,7 +42,9 @@ impl OnMaas<'_> {
             return at.surprise(&machine, "ours");
         }
         match machine.status {
-            maas::READY | maas::NEW if self.is_erased(at).await? => Ok(done(format!("MAAS says {}", machine.status_name))),
+            maas::READY | maas::NEW if self.is_erased(at).await? => {
+                Ok(done(format!("MAAS says {}", machine.status_name)))
+            }
             maas::READY => {
                 self.may_destroy(at, &machine).await?;
                 Ok(part(&cx.facts, TAKE, cx))

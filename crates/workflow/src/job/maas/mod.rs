@@ -14,6 +14,7 @@ pub use learned::{Learned, MaasWish, PowerWish};
 
 use super::stage::{JobWork, Sight, failed};
 use super::{Parameters, hardware_of};
+use domain::Reason;
 use domain::credential::Credential;
 use domain::identity::{same_uuid, tells};
 use domain::job::Job;
@@ -21,7 +22,6 @@ use domain::job_stage::{JobKind, Undo};
 use domain::maas::{self, MaasClass};
 use domain::maas_stage::MaasStage;
 use domain::site::{Profile, Site, SiteState};
-use domain::Reason;
 use domain::stage::FailureClass;
 use engine::{Acted, Failure, Look, Seen, StageCx};
 use provider::{Maas, MaasAccess, MaasMachine, ProviderError};
@@ -114,11 +114,7 @@ fn not_yet(on: impl Into<String>) -> Acted {
 /// A read that went wrong: what may pass is waited for, what may not is told.
 fn unread(e: &ProviderError) -> Stopped {
     let failure = refused(e);
-    if failure.class.may_pass() {
-        Stopped::Waits(silence(&failure.message))
-    } else {
-        Stopped::Failed(failure)
-    }
+    if failure.class.may_pass() { Stopped::Waits(silence(&failure.message)) } else { Stopped::Failed(failure) }
 }
 
 /// What came of something that was asked for. What may be repeated without harm is, where nobody knows.

@@ -2,8 +2,7 @@
 //! done while it is Ready, before anybody has it.
 
 use super::{
-    Looked, OnMaas, Standing, asked, asked_idempotent, done, fail, part, part_in_hand, passed, unmoved, unread,
-    waiting,
+    Looked, OnMaas, Standing, asked, asked_idempotent, done, fail, part, part_in_hand, passed, unmoved, unread, waiting,
 };
 use domain::maas;
 use domain::site::{DiskRule, LinkMode, RoceNetwork};

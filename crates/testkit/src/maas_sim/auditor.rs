@@ -209,6 +209,40 @@ pub fn unguarded_erases(log: &[Entry], ours: &Ours) -> Vec<String> {
     offences
 }
 
+/// Deployed by us onto something else than was laid out on its boot disk by us since, or with more links than one on the
+/// interface that it boots from.
+pub fn unprepared(log: &[Entry], ours: &Ours) -> Vec<String> {
+    // by machine: whether what is on its disks is what we have laid out, on the disk that is booted from
+    let mut laid: BTreeMap<&str, bool> = BTreeMap::new();
+    let mut offences = Vec::new();
+    for entry in log {
+        let by_us = ours.did(&entry.by);
+        match &entry.kind {
+            // commissioning lays out its own default
+            Kind::Status { system_id, from: status::COMMISSIONING, .. } => drop(laid.insert(system_id, false)),
+            Kind::Request { op, system_id, done: true, .. } if by_us => match op.as_str() {
+                "set_storage_layout" => drop(laid.insert(system_id, true)),
+                "set_boot_disk" => drop(laid.insert(system_id, false)),
+                _ => {}
+            },
+            Kind::Deploys { system_id, root_on_boot_disk, boot_links } if by_us => {
+                let mut offend = |why: &str| offences.push(format!("{}: we deployed {system_id}, {why}", entry.number));
+                if !laid.get(system_id.as_str()).copied().unwrap_or(false) {
+                    offend("whose disks we had not laid out since they were last");
+                }
+                if !root_on_boot_disk {
+                    offend("whose root is not on the disk that it boots from");
+                }
+                if *boot_links != 1 {
+                    offend(&format!("whose interface that it boots from has {boot_links} links"));
+                }
+            }
+            _ => {}
+        }
+    }
+    offences
+}
+
 /// At the end: on the way to somewhere, or ours with nobody who claims it, or claimed and not there.
 pub fn left_over(log: &[Entry], ours: &Ours, claimed: &BTreeSet<String>) -> Vec<String> {
     let story = read(log, ours);
@@ -249,6 +283,7 @@ pub fn everything(log: &[Entry], ours: &Ours, claimed: &BTreeSet<String>) -> Vec
     let mut offences = double_creates(log, ours);
     offences.extend(foreign(log, ours));
     offences.extend(unguarded_erases(log, ours));
+    offences.extend(unprepared(log, ours));
     offences.extend(left_over(log, ours, claimed));
     offences.extend(traps(log, ours));
     offences

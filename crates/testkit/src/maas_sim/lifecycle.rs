@@ -3,7 +3,7 @@
 
 use super::events::{INFO, SetKind};
 use super::hardware::{NoPower, Power, Trouble};
-use super::log::By;
+use super::log::{By, Kind};
 use super::progress::{Step, What, minutes, seconds};
 use super::request::{Answer, Call, FormErrors, Outcome, no_such_choice, not_one_of};
 use super::status::{self, name};
@@ -250,6 +250,14 @@ impl World {
         machine.osystem = osystem.to_owned();
         machine.distro_series = series.to_owned();
         machine.hwe_kernel = Some(kernel);
+        let machine = &self.machines[&key];
+        let boots = machine.interfaces.first();
+        let kind = Kind::Deploys {
+            system_id: machine.system_id.clone(),
+            root_on_boot_disk: machine.boots_from_root(),
+            boot_links: boots.map_or(0, |nic| nic.links.len()),
+        };
+        self.note(call.by.clone(), kind);
         self.start_deployment(call, key);
         self.whole(key)
     }

@@ -103,6 +103,12 @@ pub enum Kind {
         serial: String,
         system: String,
     },
+    /// A deployment begins: where its system goes, and how many links the interface has that it boots from.
+    Deploys {
+        system_id: String,
+        root_on_boot_disk: bool,
+        boot_links: usize,
+    },
     /// A caller fell for one of MAAS's traps.
     Trap {
         system_id: String,
@@ -139,6 +145,7 @@ impl Kind {
             | Kind::Power { system_id, .. }
             | Kind::Erased { system_id, .. }
             | Kind::Installed { system_id, .. }
+            | Kind::Deploys { system_id, .. }
             | Kind::Trap { system_id, .. }
             | Kind::Claim { system_id, .. } => system_id,
         }

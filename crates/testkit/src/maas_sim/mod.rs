@@ -230,6 +230,11 @@ impl MaasSim {
         self.with_hardware(mac, |hardware| hardware.troubles.push((trouble, times)));
     }
 
+    /// Nothing is wrong with it any more.
+    pub fn cure(&self, mac: &str) {
+        self.with_hardware(mac, |hardware| hardware.troubles.clear());
+    }
+
     pub fn bmc(&self, mac: &str, mood: BmcMood) {
         self.with_hardware(mac, |hardware| hardware.mood = mood);
     }

@@ -133,6 +133,14 @@ impl Machine {
         self.volumes.iter().map(|v| v.json(&self.system_id).to_string()).collect()
     }
 
+    /// What is mounted at `/` is on the disk that is booted from.
+    pub(super) fn boots_from_root(&self) -> bool {
+        let Some(disk) = self.disks.iter().find(|disk| Some(disk.id) == self.boot_disk) else { return false };
+        let root = disk.partitions.iter().any(|p| p.mount == "/")
+            || disk.filesystem.as_ref().is_some_and(|(_, mount)| mount == "/");
+        root || (!disk.partitions.is_empty() && self.volumes.iter().any(|v| v.mount == "/"))
+    }
+
     /// Something is mounted at `/`.
     pub(super) fn has_root(&self) -> bool {
         let on_disk = |d: &Disk| {

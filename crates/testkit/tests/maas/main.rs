@@ -8,6 +8,8 @@ mod asked;
 mod behind;
 mod crash;
 mod decommission;
+mod erased;
+mod found;
 mod midway;
 mod onboarding;
 mod patience;

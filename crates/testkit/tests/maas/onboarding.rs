@@ -5,6 +5,7 @@ use domain::job::JobStatus;
 use domain::job_stage::{Ground, JobKind};
 use domain::node::NodeStatus;
 use testkit::fleet::Database;
+use testkit::maas_sim::log::Kind;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_racked_machine_becomes_a_node_through_all_stages_in_their_order() {
@@ -24,6 +25,12 @@ async fn a_racked_machine_becomes_a_node_through_all_stages_in_their_order() {
     assert_eq!(records[0].status_name, "Deployed");
     assert_eq!(records[0].annotations.get("millwright-node"), Some(&node.id.to_string()));
     plant.audited().await;
+    // its BMC keeps the login that MAAS was given
+    let kept = plant.sim.log().iter().any(|entry| match &entry.kind {
+        Kind::Request { op, fields, .. } => op == "commission" && fields.iter().any(|f| f == "skip_bmc_config"),
+        _ => false,
+    });
+    assert!(kept, "commissioned without skip_bmc_config");
     for (call, times) in plant.sim.calls() {
         println!("{times:>4} {call}");
     }

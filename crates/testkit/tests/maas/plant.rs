@@ -379,6 +379,20 @@ impl Plant {
         written.await.expect("it is ended");
     }
 
+    /// Until whoever observes the site has seen that machine.
+    pub async fn seen(&self, system_id: &str) {
+        let at = domain::node::MaasRef { site: SITE.to_owned(), system_id: system_id.to_owned() };
+        for _ in 0..3_000 {
+            let wanted = at.clone();
+            let read = self.fleet.store.read(move |tx| tx.point(&store::maas_machine::by_ref(&wanted)));
+            if read.await.expect("reads").is_some() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{system_id} was never seen");
+    }
+
     pub async fn open_findings(&self, node: &NodeId) -> Vec<domain::finding::Finding> {
         let id = node.to_string();
         self.fleet.store.read(move |tx| store::finding::unresolved(tx, &id)).await.expect("reads")

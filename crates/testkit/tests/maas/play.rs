@@ -8,7 +8,7 @@ use domain::job::{Job, JobStatus};
 use domain::job_action::{JobAction, recommend};
 use domain::job_stage::{Ground, JobKind, JobStage, Mode};
 use domain::node::{Node, NodeStatus};
-use domain::site::{DiskRule, LinkMode, RoceNetwork, Site};
+use domain::site::{DiskRule, Erase, LinkMode, RoceNetwork, Site};
 use domain::{JobId, NodeId};
 use engine::Engine;
 use reconcile::Reconciler;
@@ -61,6 +61,8 @@ pub struct Play {
     /// What node and job is to be there after it, if it is called off.
     found: Option<String>,
     sweeps: Option<Reconciler>,
+    /// How often its disks had been erased before the job.
+    erases: u64,
 }
 
 /// A profile that asks for everything that a profile can.
@@ -85,7 +87,11 @@ pub fn fabric_mac(number: u32) -> String {
 impl Play {
     /// A plant with one racked machine, which has what the rich profile asks for.
     pub async fn plant(pace: Pace, change: impl FnOnce(&mut Site)) -> Plant {
-        let plant = Plant::paced(Database::Memory, pace, |site| {
+        Self::plant_on(Database::Memory, pace, change).await
+    }
+
+    pub async fn plant_on(database: Database, pace: Pace, change: impl FnOnce(&mut Site)) -> Plant {
+        let plant = Plant::paced(database, pace, |site| {
             rich(site);
             change(site);
         })
@@ -133,7 +139,13 @@ impl Play {
         };
         let (node, job) = plant.onboard(wish).await;
         let name = format!("{name} ({before:?} in MAAS)");
-        Self { plant, kind: ONBOARDING, node, job, name, found, sweeps: None }
+        Self { plant, kind: ONBOARDING, node, job, name, found, sweeps: None, erases: 0 }
+    }
+
+    /// An onboarding in a plant that is there.
+    pub async fn on(plant: Plant, name: &str, wish: MaasWish, found: Option<String>) -> Self {
+        let (node, job) = plant.onboard(wish).await;
+        Self { plant, kind: ONBOARDING, node, job, name: name.to_owned(), found, sweeps: None, erases: 0 }
     }
 
     /// The node that came of the job before it is taken on.
@@ -142,6 +154,7 @@ impl Play {
         let name = self.name.clone();
         self.plant.is_soon(&self.node, NodeStatus::Active, &name).await;
         self.kind = kind;
+        self.erases = self.plant.sim.hardware(&mac(1)).erases;
         self.job = self.plant.decommission(&self.node, kind.mode()).await;
     }
 
@@ -347,6 +360,11 @@ impl Play {
             }
             _ => self.called_off(&job, records.first()),
         }
+        let gives_back = matches!(job.kind, REIMAGE | FULL) && job.status == JobStatus::Completed;
+        if gives_back && self.site().await.policy.erase != Erase::None {
+            let erases = self.plant.sim.hardware(&mac(1)).erases;
+            assert!(erases > self.erases, "{name}: given back, and never erased: {job:#?}");
+        }
         let offences = self.offences().await;
         assert!(offences.is_empty(), "{name}: {job:#?} {offences:#?}");
     }
@@ -376,6 +394,10 @@ impl Play {
         let out: Vec<_> =
             read.await.expect("reads").into_iter().filter(|t| !t.withdrawn && t.key_sha256.is_none()).collect();
         assert!(out.is_empty(), "{}: {} and a bundle is out: {out:?}", self.name, job.status);
+    }
+
+    async fn site(&self) -> Site {
+        self.plant.service.get_site(SITE).await.expect("a site").site
     }
 
     pub async fn offences(&self) -> Vec<String> {

@@ -335,3 +335,34 @@ async fn a_key_that_is_taken_back_is_for_a_person_and_never_told() {
     play.audited().await;
     play.over(Some(engine)).await;
 }
+
+/// MAAS has given it up, and then it comes up all the same: the job goes on, and its hardware must still tell of itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deployment_that_failed_and_came_up_after_all_goes_on() {
+    let late = |stage: MaasStage| async move {
+        let play = Play::onboarding(&format!("up after all in {}", stage.as_str()), Before::New).await;
+        play.plant.hardware_is_mute(true);
+        play.killed_at(JobStage::Maas(MaasStage::WaitForDeployed)).await;
+        let id = play.system_id().await;
+        let itself = play.plant.sim.as_account(play.plant.sim.account());
+        itself.set_status(&id, status::FAILED_DEPLOYMENT);
+        if stage != MaasStage::WaitForDeployed {
+            play.killed_at(JobStage::Maas(stage)).await;
+        }
+        itself.set_status(&id, status::DEPLOYED);
+        let engine = play.plant.life(None).await;
+        play.lives_until(|job| job.stage == Some(JobStage::Maas(MaasStage::WaitForHardwareSyncHealthy))).await;
+        for _ in 0..50 {
+            play.plant.turn().await;
+        }
+        let (_, job) = play.look().await;
+        let waits = Some(JobStage::Maas(MaasStage::WaitForHardwareSyncHealthy));
+        assert_eq!((job.status, job.stage), (JobStatus::Running, waits), "{}: {job:#?}", play.name);
+        play.plant.hardware_is_mute(false);
+        play.completes().await;
+        play.audited().await;
+        play.over(Some(engine)).await;
+    };
+    let stages = [MaasStage::WaitForDeployed, MaasStage::ClassifyDeployFailure, MaasStage::RecoverForDatasourceRetry];
+    side_by_side("up after all", stages.map(late).into()).await;
+}

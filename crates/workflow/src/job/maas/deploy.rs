@@ -297,7 +297,11 @@ impl OnMaas<'_> {
     pub(super) async fn classified(&self, at: &Standing, cx: &StageCx) -> Looked<Look> {
         let machine = at.deployed_machine().await?;
         match machine.status {
-            maas::DEPLOYED => Ok(done("passed over: it deployed")),
+            // also where it had failed, and came up after all: what is compared later is what is known now
+            maas::DEPLOYED => {
+                self.is_deployed(at, &machine).await?;
+                Ok(done("passed over: it deployed"))
+            }
             maas::DEPLOYING => Ok(waiting(format!("MAAS: {}", machine.says()), cx).into()),
             maas::FAILED_DEPLOYMENT => {
                 let cause = self.cause(at).await?;
@@ -330,7 +334,10 @@ impl OnMaas<'_> {
                 Ok(part(&cx.facts, CLAIM, cx))
             }
             maas::DEPLOYED if !at.is_marked(&machine) => at.surprise(&machine, "what this job has deployed"),
-            maas::DEPLOYED if at.learned.recoveries == 0 => Ok(done("passed over: nothing had failed")),
+            maas::DEPLOYED if at.learned.recoveries == 0 => {
+                self.is_deployed(at, &machine).await?;
+                Ok(done("passed over: nothing is left to mend"))
+            }
             maas::DEPLOYED => {
                 self.learn(at, |learned| learned.marked = true).await?;
                 self.is_deployed(at, &machine).await

@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic)] // for tests only: what cannot be set up is a failed test
 
 use crate::ambient::VirtualAmbient;
+use crate::placed::Placed;
 use crate::postgres;
 use crate::scratch::Watched;
 use engine::{Engine, EngineOptions, JournalObserver};
@@ -36,6 +37,8 @@ pub struct Fleet {
     folder: Option<Watched>,
     /// How to come to a PostgreSQL store.
     postgres: Option<tokio_postgres::Config>,
+    /// What runs on its nodes.
+    pub placed: Arc<Placed>,
 }
 
 impl Fleet {
@@ -65,14 +68,16 @@ impl Fleet {
             Options::Postgres(config) => Some((**config).clone()),
             Options::Sqlite(_) | Options::Memory => None,
         };
-        Self { store, sim, ambient, clock: virtual_clock, beside: Providers::default(), folder, postgres }
+        let (beside, placed) = (Providers::default(), Arc::<Placed>::default());
+        Self { store, sim, ambient, clock: virtual_clock, beside, folder, postgres, placed }
     }
 
     /// Another store in the world of a fleet that is there.
     pub fn over(store: Store, other: &Fleet) -> Self {
         let (clock, beside) = (other.clock.clone(), other.beside.clone());
         let (folder, postgres) = (None, None);
-        Self { store, sim: other.sim.clone(), ambient: other.ambient.clone(), clock, beside, folder, postgres }
+        let placed = other.placed.clone();
+        Self { store, sim: other.sim.clone(), ambient: other.ambient.clone(), clock, beside, folder, postgres, placed }
     }
 
     /// So much later, without waiting for it.
@@ -99,9 +104,9 @@ impl Fleet {
         self.beside = self.beside.clone().with(name, provider);
     }
 
-    /// What jobs reach outside the store with: nothing but credentials.
+    /// What jobs reach outside the store with: credentials, and what is placed.
     pub fn hands(&self) -> Hands {
-        Hands::bare(Arc::new(vault(&self.store)))
+        Hands { allocations: self.placed.clone(), ..Hands::bare(Arc::new(vault(&self.store))) }
     }
 
     /// A new engine on this store, not yet started.

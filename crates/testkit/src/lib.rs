@@ -23,6 +23,7 @@ pub mod maas_sim;
 pub mod netns;
 pub mod nodes;
 pub mod otlp;
+pub mod placed;
 pub mod postgres;
 pub mod power;
 pub mod pretend_agent;

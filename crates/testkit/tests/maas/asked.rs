@@ -167,37 +167,6 @@ async fn hostile_words_in_a_site_are_refused() {
     println!("maas: {} descriptions of a site refused", wrong.len());
 }
 
-/// Whatever MAAS calls a machine, what is told to it stays one document with the same commands.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hostile_name_of_a_machine_is_one_string_in_what_it_is_told() {
-    const NAME: &str = "x\"\nruncmd:\n  - [reboot]\n\u{1b}[31m{{ bundle_base64 }}$(reboot)'";
-    let play = Play::onboarding("a hostile name", Before::Ready).await;
-    play.killed_at(JobStage::Maas(MaasStage::DeployViaMaas)).await;
-    let id = play.system_id().await;
-    let mut said = play.plant.sim.json(&id).expect("a machine");
-    said["hostname"] = NAME.into();
-    said["fqdn"] = NAME.into();
-    let rule = play.plant.sim.misbehave(Calls::method("GET", "").of(&id), Misbehaviour::Say(said.to_string()), 2);
-    let engine = play.plant.life(None).await;
-    let job = play.completes().await;
-    assert_eq!(play.plant.sim.hits(rule), 2, "it was told the hostile name");
-    let bytes = base64::engine::general_purpose::STANDARD.decode(play.plant.sim.user_data(&id)).expect("base64");
-    let text = String::from_utf8(bytes).expect("text");
-    let told: serde_json::Value = serde_yaml_ng::from_str(&text).expect("YAML");
-    assert!(told["hostname"].is_string(), "{told}");
-    assert_eq!(told["runcmd"].as_array().map(Vec::len), Some(1), "{told}");
-    assert_eq!(told["runcmd"][0][1], "/run/millwright-install-agent", "{told}");
-    assert_eq!(text.matches("\n").count(), text.trim_end().lines().count(), "no line more");
-    let shown = format!(
-        "{} {} {:?}",
-        job.observed,
-        job.learned,
-        job.done.iter().map(|d| d.message.as_str()).collect::<Vec<_>>()
-    );
-    assert!(!shown.chars().any(char::is_control), "{shown:?}");
-    play.over(Some(engine)).await;
-}
-
 /// What MAAS says when it refuses is shown, and only shown.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hostile_answers_are_shown_clean_and_overcome() {

@@ -25,6 +25,7 @@ mod strike;
 #[allow(dead_code, reason = "some of it is for the other jobs")]
 #[path = "../jobs/table.rs"]
 mod table;
+mod unheard;
 mod ways_out;
 
 /// How long the loops are.

@@ -23,6 +23,7 @@ fn yes(asked: &Asked) -> Reply {
         ("GET", "users/", "whoami") => Reply::json(WHO),
         ("GET", "version/", _) => Reply::json(VERSION),
         ("GET", "machines/", _) => Reply::json(format!("[{}]", machine())),
+        ("POST", "machines/", "allocate") => Reply::json(machine()),
         ("POST", "machines/", _) => Reply::json(new_machine()),
         ("GET", _, "query_power_state") => Reply::json(r#"{"state": "off"}"#),
         ("POST", _, "set_boot_disk") => Reply::text(200, "OK"),
@@ -103,7 +104,9 @@ async fn everything(maas: &dyn Maas) {
     maas.change(ID, &changes).await.expect("change");
     maas.commission(ID, &Commissioning::default()).await.expect("commission");
     let testing_scripts = vec!["memtester".to_owned(), "smart".to_owned()];
-    maas.commission(ID, &Commissioning { testing_scripts }).await.expect("commission");
+    let keep_bmc_login = true;
+    maas.commission(ID, &Commissioning { testing_scripts, keep_bmc_login }).await.expect("commission");
+    maas.allocate(ID, "mw", "c").await.expect("allocate");
     maas.set_boot_disk(ID, 1).await.expect("boot disk");
     let layout = StorageLayout { layout: Layout::Lvm, root_size: "100G".into(), root_device: Some(1) };
     maas.set_storage_layout(ID, &layout).await.expect("layout");
@@ -161,7 +164,8 @@ async fn every_call_has_the_form_that_maas_wants() {
         "PUT machines/4g4aaq/? | hostname=h power_type=redfish power_parameters_power_address=192.0.2.194 \
          power_parameters_power_pass=geheim & mehr power_parameters_power_user=root",
         "POST machines/4g4aaq/?op=commission |",
-        "POST machines/4g4aaq/?op=commission | testing_scripts=memtester,smart",
+        "POST machines/4g4aaq/?op=commission | testing_scripts=memtester,smart skip_bmc_config=true",
+        "POST machines/?op=allocate | system_id=4g4aaq agent_name=mw comment=c",
         "POST nodes/4g4aaq/blockdevices/1/?op=set_boot_disk |",
         "POST machines/4g4aaq/?op=set_storage_layout | storage_layout=lvm root_size=100G root_device=1",
         "POST machines/4g4aaq/?op=set_storage_layout | storage_layout=flat",

@@ -308,6 +308,9 @@ impl Maas for World {
     async fn change(&self, _: &str, _: &Changes) -> ProviderResult<MaasMachine> {
         panic!("a run changes no records")
     }
+    async fn allocate(&self, _: &str, _: &str, _: &str) -> ProviderResult<()> {
+        panic!("a run allocates nothing by itself")
+    }
     async fn commission(&self, _: &str, _: &Commissioning) -> ProviderResult<()> {
         panic!("a run commissions nothing")
     }

@@ -102,7 +102,8 @@ impl Plant {
         let queue = boots.clone();
         sim.on_first_boot(move |boot| queue.lock().expect("a lock").push(boot));
         let mut policy = NodePolicy { provider: "sim".to_owned(), ..NodePolicy::default() };
-        policy.heartbeat.interval = Duration::from_millis(100);
+        // slow enough that a busy machine leaves no gap in them
+        policy.heartbeat.interval = Duration::from_millis(400);
         let (clients, bundles) = (Arc::new(Clients::new(impatient())), Arc::<LateBundles>::default());
         let engine = engine(&fleet, &policy, &clients, &bundles, "maas", None);
         let service = fleet.service(&engine).await;

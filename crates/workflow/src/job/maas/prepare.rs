@@ -165,6 +165,7 @@ impl OnMaas<'_> {
         if at.is_beyond(&machine) {
             return Ok(passed(&machine));
         }
+        can_be_linked(at, &machine)?;
         let subnets = at.maas.subnets().await.map_err(|e| unread(&e))?;
         match next_of_fabric(at, &machine, &subnets)? {
             Some(step) => Ok(part(&cx.facts, &step.named(), cx)),
@@ -194,6 +195,7 @@ impl OnMaas<'_> {
         if at.is_beyond(&machine) {
             return Ok(passed(&machine));
         }
+        can_be_linked(at, &machine)?;
         let subnets = at.maas.subnets().await.map_err(|e| unread(&e))?;
         let (interface, subnet) = pxe_subnet(at, &machine, &subnets)?;
         let wanted = |link: &MaasLink| link.mode == LinkMode::Auto.as_str() && link.subnet == Some(subnet.id);
@@ -216,6 +218,14 @@ impl OnMaas<'_> {
             }
             Err(stopped) => unmoved(stopped),
         }
+    }
+}
+
+/// Its interfaces are only changed before anything runs on it.
+fn can_be_linked(at: &Standing, machine: &MaasMachine) -> Looked<()> {
+    match machine.status {
+        maas::READY | maas::ALLOCATED => Ok(()),
+        _ => at.surprise(machine, "Ready, to link its networks"),
     }
 }
 

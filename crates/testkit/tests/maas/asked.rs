@@ -3,11 +3,8 @@
 
 use crate::plant::{Plant, SITE, mac};
 use crate::play::{Before, Play};
-use base64::Engine as _;
 use domain::Reason;
 use domain::job::JobStatus;
-use domain::job_stage::JobStage;
-use domain::maas_stage::MaasStage;
 use domain::site::Site;
 use service::{Call, NewOnboarding};
 use std::sync::Arc;

@@ -299,7 +299,7 @@ async fn two_servers_at_work_make_no_record_twice() {
     two.stop().await;
 }
 
-/// Somebody else makes the same record at the very moment: both are told of, none is chosen.
+/// Somebody else has made the record before us: that one is taken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_somebody_makes_meanwhile_is_seen() {
     let play = Play::onboarding("somebody is faster", Before::Nothing).await;

@@ -358,7 +358,7 @@ impl Play {
                 let node = node.maas.as_ref().map(|at| at.system_id.as_str());
                 assert_eq!(node, Some(there.system_id.as_str()), "{name}: the node is on another machine");
             }
-            _ => self.called_off(&job, records.first()),
+            _ => self.called_off(&node, &job, records.first()),
         }
         let gives_back = matches!(job.kind, REIMAGE | FULL) && job.status == JobStatus::Completed;
         if gives_back && self.site().await.policy.erase != Erase::None {
@@ -370,9 +370,16 @@ impl Play {
     }
 
     /// A machine that we have made is gone; one that was there is as it was, or was made ready.
-    fn called_off(&self, job: &Job, record: Option<&testkit::maas_sim::Seen>) {
+    fn called_off(&self, node: &Node, job: &Job, record: Option<&testkit::maas_sim::Seen>) {
         let name = &self.name;
         if job.kind != ONBOARDING {
+            let there = record.unwrap_or_else(|| panic!("{name}: called off, and its record is gone"));
+            // a node that may come into service again has the system that it had, or the new one
+            if matches!(node.status, NodeStatus::Active | NodeStatus::Offline) {
+                let marked = there.annotations.get("millwright-node").map(String::as_str);
+                let told = (there.status, marked);
+                assert_eq!(told, (status::DEPLOYED, Some(node.id.as_str())), "{name}: {} {there:#?}", node.status);
+            }
             return;
         }
         match (&self.found, record) {

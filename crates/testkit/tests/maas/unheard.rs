@@ -35,6 +35,28 @@ async fn a_record_that_was_made_without_an_answer_is_removed_again() {
     side_by_side("creates that were not heard of", plays).await;
 }
 
+/// Somebody makes a record of the machine while nothing was heard of ours: both are told of, none is chosen, and ours goes
+/// when the job is called off.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_records_that_came_at_the_same_moment_are_told_of() {
+    let play = Play::onboarding("both were made", Before::Nothing).await;
+    play.plant.sim.misbehave(Calls::method("POST", "/machines/").with_op(""), Misbehaviour::ResetAfter, 1);
+    play.plant.sim.misbehave_after(Calls::reads(), 1, Misbehaviour::Refuse(503, "busy".to_owned()), 1_000_000);
+    let engine = play.plant.life(None).await;
+    play.lives_until(|_| !play.plant.sim.with_mac(&mac(1)).is_empty()).await;
+    let theirs = play.plant.sim.as_somebody().create("theirs", &plant::mac(77), "10.9.9.9");
+    play.plant.sim.as_somebody().give_mac(&theirs, &mac(1));
+    play.plant.sim.behave();
+    let job = play.fails_with("CONFLICTING_CANDIDATES").await;
+    assert!(job.failure.is_some_and(|f| f.message.contains(&theirs)));
+    play.act(JobAction::Cancel).await.expect("is called off");
+    let (_, job) = play.rests().await;
+    assert_eq!(job.status, JobStatus::Cancelled, "{job:#?}");
+    let left: Vec<String> = play.plant.sim.with_mac(&mac(1)).into_iter().map(|m| m.system_id).collect();
+    assert_eq!(left, [theirs], "ours is gone, theirs is not");
+    play.over(Some(engine)).await;
+}
+
 /// Released and deployed again with the very key that is ours: that is somebody's system now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_deployed_anew_with_our_own_key_is_not_erased() {

@@ -16,6 +16,10 @@ mod image_servers;
 mod images;
 mod inspect;
 mod lists;
+mod maas;
+mod maas_agents;
+mod maas_observed;
+mod maas_site;
 mod naive;
 mod options;
 mod place;
@@ -114,6 +118,10 @@ async fn sections(options: &Options, machine: &mut serde_json::Value, report: &m
     if options.wants(Section::Agents) {
         println!("agents");
         agents::run(options, report).await?;
+    }
+    if options.wants(Section::Maas) {
+        println!("maas");
+        maas::run(options, report).await?;
     }
     let (on_each, on_file) =
         ([Section::Reads, Section::Writes, Section::Runs], [Section::Waiting, Section::Lists, Section::Restart]);

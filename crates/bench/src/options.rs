@@ -27,6 +27,8 @@ pub enum Section {
     Boot,
     /// 10,000 agents: CPU, memory, heartbeats, tasks, a restart; one real agent
     Agents,
+    /// Onboarding through a MAAS that answers at once: CPU, calls; a site of 5,000: how soon a change is seen, at how many requests
+    Maas,
     /// The release binary; with --build also the incremental build
     Size,
 }
@@ -59,6 +61,15 @@ pub struct Options {
     /// Agents that are connected (section agents)
     #[arg(long, default_value_t = 10_000)]
     pub agents: usize,
+    /// Machines that are onboarded at once (section maas), after a tenth of them
+    #[arg(long, default_value_t = 1_000)]
+    pub onboarded: usize,
+    /// Machines of the site that is watched (section maas)
+    #[arg(long, default_value_t = 5_000)]
+    pub observed: usize,
+    /// Seconds for which it is watched
+    #[arg(long, default_value_t = 120)]
+    pub observed_seconds: u64,
     /// Seconds from sweep to sweep there
     #[arg(long, default_value_t = 30)]
     pub period: u64,

@@ -33,6 +33,8 @@ pub struct Told {
     pub tags: Vec<String>,
     /// As it came; empty: never.
     pub last_sync: String,
+    /// The number of its last installation, which a system that is deployed anew does not share; `None`: there was none.
+    pub installation: Option<i64>,
 }
 
 impl Told {
@@ -59,6 +61,7 @@ impl Told {
             osystem: self.osystem.clone(),
             series: self.series.clone(),
             netboot: self.netboot,
+            installation: self.installation,
         }
     }
 }
@@ -73,12 +76,14 @@ pub struct Traits {
     pub osystem: String,
     pub series: String,
     pub netboot: bool,
+    pub installation: Option<i64>,
 }
 
 impl Traits {
     /// Every difference, as `what: before → after`.
     pub fn changes(&self, after: &Traits) -> Vec<String> {
         let text = |on: bool| if on { "true" } else { "false" };
+        let number = |n: Option<i64>| n.map_or_else(|| "none".to_owned(), |n| n.to_string());
         let pairs = [
             ("hostname", &*self.hostname, &*after.hostname),
             ("owner", &self.owner, &after.owner),
@@ -87,6 +92,7 @@ impl Traits {
             ("osystem", &self.osystem, &after.osystem),
             ("series", &self.series, &after.series),
             ("netboot", text(self.netboot), text(after.netboot)),
+            ("installation", &number(self.installation), &number(after.installation)),
         ];
         let changed = pairs.into_iter().filter(|(_, before, after)| before != after);
         changed.map(|(what, before, after)| format!("{what}: {before:?} → {after:?}")).collect()

@@ -153,6 +153,8 @@ pub struct Machine {
     tag_names: List<Text>,
     #[serde(default, deserialize_with = "or_default")]
     workload_annotations: BTreeMap<String, Text>,
+    #[serde(default)]
+    current_installation_result_id: Option<i64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -273,6 +275,7 @@ impl Machine {
             zone: self.zone.name.0,
             tags: texts(self.tag_names),
             annotations: annotations.collect(),
+            installation: self.current_installation_result_id,
         })
     }
 }

@@ -96,6 +96,8 @@ pub struct MaasMachine {
     pub zone: String,
     pub tags: Vec<String>,
     pub annotations: BTreeMap<String, String>,
+    /// Of the last installation there was: another one has another number.
+    pub installation: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

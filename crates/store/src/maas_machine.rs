@@ -58,10 +58,10 @@ macro_rules! columns {
 }
 
 /// With the node on it, the job that has not ended, when a job last ended, whether another machine shares an identifier,
-/// and how many findings of MAAS's are open.
+/// how many findings of MAAS's are open, whether that job works on the machine in MAAS, and when one last had done so.
 macro_rules! linked {
     () => {
-        ", n.node_id, n.status, n.status_changed_at, j.status, (SELECT MAX(e.finished_at) FROM jobs e WHERE e.node_id = n.node_id), CAST(CASE WHEN EXISTS (SELECT 1 FROM maas_identifiers i JOIN maas_identifiers o ON o.kind = i.kind AND o.value = i.value AND (o.site <> i.site OR o.system_id <> i.system_id) WHERE i.site = m.site AND i.system_id = m.system_id) THEN 1 ELSE 0 END AS BIGINT), (SELECT COUNT(*) FROM findings f WHERE f.subject = n.node_id AND f.state <> 'resolved' AND substr(f.kind, 1, 5) = 'MAAS_') FROM nodes n JOIN maas_machines m ON m.site = n.maas_site AND m.system_id = n.maas_system_id LEFT JOIN jobs j ON j.node_id = n.node_id AND j.status NOT IN ('completed', 'cancelled', 'reconciled') WHERE n.maas_site = $1 AND n.status <> 'deleted'"
+        ", n.node_id, n.status, n.status_changed_at, j.status, (SELECT MAX(e.finished_at) FROM jobs e WHERE e.node_id = n.node_id), CAST(CASE WHEN EXISTS (SELECT 1 FROM maas_identifiers i JOIN maas_identifiers o ON o.kind = i.kind AND o.value = i.value AND (o.site <> i.site OR o.system_id <> i.system_id) WHERE i.site = m.site AND i.system_id = m.system_id) THEN 1 ELSE 0 END AS BIGINT), (SELECT COUNT(*) FROM findings f WHERE f.subject = n.node_id AND f.state <> 'resolved' AND substr(f.kind, 1, 5) = 'MAAS_'), CAST(CASE WHEN j.ground = 'maas' THEN 1 ELSE 0 END AS BIGINT), (SELECT MAX(d.finished_at) FROM jobs d WHERE d.node_id = n.node_id AND d.ground = 'maas' AND d.status IN ('completed', 'reconciled')) FROM nodes n JOIN maas_machines m ON m.site = n.maas_site AND m.system_id = n.maas_system_id LEFT JOIN jobs j ON j.node_id = n.node_id AND j.status NOT IN ('completed', 'cancelled', 'reconciled') WHERE n.maas_site = $1 AND n.status <> 'deleted'"
     };
 }
 
@@ -84,7 +84,7 @@ crate::statements! {
     SHARED = "SELECT i.kind, i.value, o.site, o.system_id FROM maas_identifiers i JOIN maas_identifiers o ON o.kind = i.kind AND o.value = i.value AND (o.site <> i.site OR o.system_id <> i.system_id) JOIN maas_machines m ON m.site = o.site AND m.system_id = o.system_id AND m.absent_since IS NULL WHERE i.site = $1 AND i.system_id = $2 ORDER BY i.kind, i.value, o.site, o.system_id LIMIT 20";
     LINKED = concat!("SELECT ", columns!(), linked!(), " AND m.system_id > $2 ORDER BY m.system_id LIMIT $3");
     LINKED_NODE = concat!("SELECT ", columns!(), linked!(), " AND n.node_id = $2");
-    URGENT = "SELECT n.maas_system_id FROM nodes n LEFT JOIN maas_machines m ON m.site = n.maas_site AND m.system_id = n.maas_system_id LEFT JOIN jobs j ON j.node_id = n.node_id AND j.status IN ('pending', 'running', 'compensating') WHERE n.maas_site = $1 AND n.maas_system_id IS NOT NULL AND n.status <> 'deleted' AND (m.system_id IS NULL OR j.job_id IS NOT NULL) ORDER BY CASE WHEN m.system_id IS NULL THEN 0 ELSE 1 END, n.maas_system_id LIMIT $2";
+    URGENT = "SELECT n.maas_system_id FROM nodes n LEFT JOIN maas_machines m ON m.site = n.maas_site AND m.system_id = n.maas_system_id LEFT JOIN jobs j ON j.node_id = n.node_id AND j.status IN ('pending', 'running', 'compensating') WHERE n.maas_site = $1 AND n.maas_system_id > '' AND n.status <> 'deleted' AND (m.system_id IS NULL OR j.job_id IS NOT NULL) ORDER BY CASE WHEN n.maas_system_id > $2 THEN 0 ELSE 1 END, n.maas_system_id LIMIT $3";
     SETTLE = "UPDATE maas_machines SET settled = $3 WHERE site = $1 AND system_id = $2";
     COUNT = "SELECT COUNT(*) FROM maas_machines WHERE site = $1 AND absent_since IS NULL";
     FORGET_IDENTIFIERS = "DELETE FROM maas_identifiers WHERE site = $1";
@@ -136,6 +136,7 @@ struct BodyRow {
     management_ip: String,
     tags: Vec<String>,
     last_sync: String,
+    installation: Option<i64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -147,6 +148,7 @@ struct TraitsRow {
     osystem: String,
     series: String,
     netboot: bool,
+    installation: Option<i64>,
 }
 
 fn body_to_json(told: &Told) -> String {
@@ -160,6 +162,7 @@ fn body_to_json(told: &Told) -> String {
         management_ip: told.management_ip.clone(),
         tags: told.tags.clone(),
         last_sync: told.last_sync.clone(),
+        installation: told.installation,
     })
 }
 
@@ -174,6 +177,7 @@ fn settled_to_json(settled: Option<&Traits>) -> String {
         osystem: t.osystem,
         series: t.series,
         netboot: t.netboot,
+        installation: t.installation,
     })
 }
 
@@ -190,6 +194,7 @@ fn settled_from_json(text: &str) -> Result<Option<Traits>, DbError> {
         osystem: t.osystem,
         series: t.series,
         netboot: t.netboot,
+        installation: t.installation,
     }))
 }
 
@@ -218,6 +223,7 @@ fn read(row: &Row, _: Timestamp) -> Result<ObservedMachine, DbError> {
             management_ip: body.management_ip,
             tags: body.tags,
             last_sync: body.last_sync,
+            installation: body.installation,
         },
         settled: settled_from_json(row.text(14)?)?,
         first_seen_at: row.time(15)?,
@@ -248,6 +254,10 @@ pub struct Linked {
     pub node: OfNode,
     /// Of the job that has not ended.
     pub job: Option<JobStatus>,
+    /// That job works on the machine in MAAS, and not only on what runs on it.
+    pub deploys: bool,
+    /// When such a job was last brought to its end.
+    pub deployed_at: Option<Timestamp>,
     /// When the node last moved or a job of it last ended.
     pub quiet_since: Timestamp,
     /// Another machine has one of its identifiers, or had.
@@ -266,6 +276,8 @@ fn read_linked(row: &Row, now: Timestamp) -> Result<Linked, DbError> {
             status_changed_at: moved,
         },
         job: row.maybe(22, Row::string)?.as_deref().map(codec::state).transpose()?,
+        deploys: row.uint(26)? == 1,
+        deployed_at: row.maybe(27, Row::time)?,
         quiet_since: ended.map_or(moved, |ended| moved.max(ended)),
         shares: row.uint(24)? == 1,
         open: row.uint(25)?,
@@ -287,9 +299,10 @@ pub fn linked_node(site: &str, node: &domain::NodeId) -> Point<Linked> {
     Point { sql: LINKED_NODE, params: vec![Val::from(site), Val::from(node.as_str())], read: read_linked }
 }
 
-/// Machines of nodes that nobody has seen yet, then those whose node has a job under way.
-pub fn urgent(tx: &mut Tx<'_>, site: &str, limit: usize) -> TxResult<Vec<String>> {
-    let rows = tx.rows(URGENT, params![site, limit])?;
+/// Machines of nodes that nobody has seen yet, and those whose node has a job under way: in order of their ids from `after`
+/// on, and then from the first.
+pub fn urgent(tx: &mut Tx<'_>, site: &str, after: &str, limit: usize) -> TxResult<Vec<String>> {
+    let rows = tx.rows(URGENT, params![site, after, limit])?;
     Ok(rows.iter().map(|row| row.string(0)).collect::<Result<_, _>>()?)
 }
 

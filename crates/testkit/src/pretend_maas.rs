@@ -46,9 +46,10 @@ impl PretendMaas {
     }
 
     /// A machine that is deployed, with one card by which it has an address.
-    pub fn add(&self, system_id: &str, number: u8) {
-        let links = vec![MaasLink { ip_address: format!("10.0.0.{number}"), ..MaasLink::default() }];
-        let mac = format!("00:16:3e:00:00:{number:02x}");
+    pub fn add(&self, system_id: &str, number: u16) {
+        let [high, low] = number.to_be_bytes();
+        let links = vec![MaasLink { ip_address: format!("10.0.{high}.{low}"), ..MaasLink::default() }];
+        let mac = format!("00:16:3e:00:{high:02x}:{low:02x}");
         let machine = MaasMachine {
             system_id: system_id.to_owned(),
             hostname: format!("host-{number}"),
@@ -56,27 +57,29 @@ impl PretendMaas {
             status_name: name_of(6),
             power_state: "on".to_owned(),
             owner: "millwright".to_owned(),
-            hardware_uuid: format!("4c4c4544-0033-3210-8053-0000000000{number:02x}"),
+            hardware_uuid: format!("4c4c4544-0033-3210-8053-{number:012x}"),
             serial: format!("SN-{number}"),
             architecture: "amd64/generic".to_owned(),
             osystem: "ubuntu".to_owned(),
             distro_series: "noble".to_owned(),
             interfaces: vec![MaasInterface { id: 7, mac, links, ..MaasInterface::default() }],
             boot_interface: Some(7),
-            ip_addresses: vec![format!("10.0.0.{number}")],
+            ip_addresses: vec![format!("10.0.{high}.{low}")],
             pool: "default".to_owned(),
             zone: "default".to_owned(),
+            installation: Some(1),
             ..MaasMachine::default()
         };
         self.state().machines.insert(system_id.to_owned(), machine);
-        self.tell(system_id, "Node created");
+        self.tells(system_id, "Node created", "");
     }
 
-    fn tell(&self, system_id: &str, kind: &str) {
+    /// An event that says no more than this.
+    pub fn tells(&self, system_id: &str, kind: &str, description: &str) {
         let mut state = self.state();
         let id = 100 + i64::try_from(state.events.len()).unwrap_or(0);
         let (level, kind, system_id) = ("DEBUG".to_owned(), kind.to_owned(), system_id.to_owned());
-        state.events.push(MaasEvent { id, level, kind, description: String::new(), system_id });
+        state.events.push(MaasEvent { id, level, kind, description: description.to_owned(), system_id });
     }
 
     /// Somebody moves it, which MAAS tells of.
@@ -85,7 +88,13 @@ impl PretendMaas {
             machine.status = status;
             machine.status_name = name_of(status);
         });
-        self.tell(system_id, "Node changed status");
+        self.tells(system_id, "Node changed status", "");
+    }
+
+    /// Somebody releases it and deploys the same system again.
+    pub fn redeploys(&self, system_id: &str) {
+        self.changes(system_id, |machine| machine.installation = machine.installation.map(|number| number + 1));
+        self.moves(system_id, 6);
     }
 
     /// Somebody changes something of it, which MAAS does not tell of.

@@ -146,7 +146,7 @@ fn is_due(linked: &Linked, now: domain::Timestamp) -> bool {
     linked.shares
         || linked.open > 0
         || beheld.verdicts().iter().any(found)
-        || settles(linked, &beheld) != linked.machine.settled
+        || settles(linked, &beheld, false) != linked.machine.settled
 }
 
 /// What is open about a machine that no node runs on, or about a node that is no more.
@@ -256,13 +256,12 @@ fn behold<'a>(linked: &'a Linked, shared: &'a [(Identifier, String, MaasRef)], n
     Beheld { node, machine, job: linked.job, quiet_since: linked.quiet_since, shared, now }
 }
 
-/// How the machine is to be compared from now on: not at all while a job is at it, and from what it is when that has ended.
-fn settles(linked: &Linked, beheld: &Beheld<'_>) -> Option<Traits> {
+/// How the machine is to be compared from now on: not at all while a job of ours works on it upstream, and from what it is
+/// when that has ended. While it is `found` to be another than it was, what it was is kept.
+fn settles(linked: &Linked, beheld: &Beheld<'_>, found: bool) -> Option<Traits> {
     let machine = &linked.machine;
-    if linked.job.is_some_and(|job| job.is_under_way()) {
-        return None;
-    }
     match &machine.settled {
+        Some(_) if !found && linked.deploys && linked.job.is_some_and(|job| job.is_under_way()) => None,
         None if !beheld.is_ours() && linked.job.is_none() && machine.absent_since.is_none() => {
             Some(machine.told.traits())
         }
@@ -298,14 +297,19 @@ fn plan_node(tx: &mut Tx<'_>, site: &str, id: &NodeId, open: &[Finding]) -> TxRe
     let shared = if linked.shares { maas_machine::shared(tx, &at)? } else { Vec::new() };
     let beheld = behold(&linked, &shared, tx.now());
     let mut deeds = Vec::new();
-    let settled = settles(&linked, &beheld);
+    let found = open.iter().find(|f| f.kind == FindingKind::MaasChanged);
+    let settled = settles(&linked, &beheld, found.is_some());
     if settled != linked.machine.settled {
         deeds.push(Deed::Settle(at.clone(), settled));
     }
     for (kind, verdict) in beheld.verdicts() {
-        if kind == FindingKind::MaasChanged && matches!(verdict, Verdict::Found(_)) && is_accepted(tx, id, &linked)? {
-            deeds.push(Deed::Settle(at.clone(), Some(linked.machine.told.traits())));
-            continue;
+        if kind == FindingKind::MaasChanged && matches!(verdict, Verdict::Found(_)) {
+            let ours = found.is_some_and(|f| linked.deployed_at.is_some_and(|at| at > f.last_seen));
+            if ours || is_accepted(tx, id, &linked)? {
+                deeds.push(Deed::Settle(at.clone(), Some(linked.machine.told.traits())));
+                deeds.extend(deed(kind, Verdict::Gone("a job of ours has deployed it since".to_owned()), open));
+                continue;
+            }
         }
         deeds.extend(deed(kind, verdict, open));
     }

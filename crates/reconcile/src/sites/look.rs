@@ -10,15 +10,21 @@ use tokio::time::timeout;
 
 /// Status changes are told there, and nowhere above.
 const LEVEL: &str = "DEBUG";
+/// What MAAS says of every machine every few minutes, with what its BMC has said.
+const POWER_EVENT: (&str, &str) = ("Queried node's BMC", "Power state queried: ");
 /// Machines in one request: ids stand in the address, which has its bounds.
-pub(super) const BATCH: usize = 50;
-/// Requests for machines in one look; what is left waits for the next.
-const BATCHES: usize = 4;
+const BATCH: usize = 100;
+/// Machines that moved and are read in one look; what is left waits for the next. With the two below and the events it
+/// makes less than a request each second.
+const MOVED: usize = 300;
+/// Machines that are read although nothing was told of them: the urgent ones, and those whose turn it is.
+pub(super) const URGENT: usize = 200;
+pub(super) const TURN: usize = 200;
 /// Pages of events that are followed in one look, and the fewest that a page has which is not the last.
 const PAGES: usize = 10;
 const PAGE_MIN: usize = 100;
 /// With more that wait, the whole list is cheaper.
-const WAITING_MAX: usize = 1000;
+pub(super) const WAITING_MAX: usize = 1000;
 /// Over the client's own bounds.
 const CALL_MAX: Duration = Duration::from_secs(90);
 const LIST_MAX: Duration = Duration::from_secs(300);
@@ -56,50 +62,64 @@ pub(super) async fn everything(maas: &dyn Maas) -> ProviderResult<Looked> {
     Ok(Looked { machines: by_id(&machines), asked: BTreeSet::new(), whole: true, mark })
 }
 
-/// What moved. `waiting` has what was told of earlier and not read yet; `linked` those that are due for a read anyway, the
-/// most urgent first. `None`: so much has moved that everything is to be listed.
-pub(super) async fn what_moved(
-    maas: &dyn Maas,
-    mark: i64,
-    waiting: &mut BTreeSet<String>,
-    linked: &[String],
-) -> ProviderResult<Option<Looked>> {
-    let Some(mark) = follow(maas, mark, waiting).await? else { return Ok(None) };
-    if waiting.len() > WAITING_MAX {
-        return Ok(None);
-    }
-    // those that changed first; room is left for one request of the others
-    let mut due: Vec<String> = waiting.iter().take(BATCH * (BATCHES - 1)).cloned().collect();
-    for id in linked {
-        if due.len() < BATCH * BATCHES && !due.contains(id) {
-            due.push(id.clone());
-        }
-    }
-    let mut looked = Looked { mark: Some(mark), ..Looked::default() };
-    for ids in due.chunks(BATCH) {
-        let machines = answered(CALL_MAX, maas.machines(&Which::Ids(ids.to_vec()))).await?;
-        looked.machines.extend(by_id(&machines));
-        looked.asked.extend(ids.iter().cloned());
-        waiting.retain(|id| !ids.contains(id));
-    }
-    Ok(Some(looked))
+/// What events have told of.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// Machines that something happened to.
+    pub moved: BTreeSet<String>,
+    /// Machines of which only their power was asked, with what it was found to be.
+    pub powers: BTreeSet<(String, String)>,
+    /// The last event that was read.
+    pub mark: i64,
 }
 
-/// Notes the machines of all events after the mark. `None`: there is no end of them.
-async fn follow(maas: &dyn Maas, mark: i64, waiting: &mut BTreeSet<String>) -> ProviderResult<Option<i64>> {
-    let mut mark = mark;
-    for _ in 0..PAGES {
-        let page: Vec<MaasEvent> = answered(CALL_MAX, maas.events(Some(mark), LEVEL, &[])).await?;
-        let newest = page.iter().map(|event| event.id).max().unwrap_or(mark);
-        waiting.extend(page.iter().map(|event| event.system_id.clone()).filter(|id| is_system_id(id)));
-        // a page that leads nowhere ends it, too
-        if newest <= mark || page.len() < PAGE_MIN {
-            return Ok(Some(newest.max(mark)));
+impl News {
+    fn add(&mut self, event: MaasEvent) {
+        self.mark = self.mark.max(event.id);
+        if !is_system_id(&event.system_id) {
+            return;
         }
-        mark = newest;
-        if waiting.len() > WAITING_MAX {
+        match event.description.strip_prefix(POWER_EVENT.1).filter(|_| event.kind == POWER_EVENT.0) {
+            Some(power) => self.powers.insert((event.system_id, power.to_owned())),
+            None => self.moved.insert(event.system_id),
+        };
+    }
+}
+
+/// What all events after the mark tell of. `None`: there is no end of them.
+pub(super) async fn news(maas: &dyn Maas, mark: i64) -> ProviderResult<Option<News>> {
+    let mut news = News { mark, ..News::default() };
+    for _ in 0..PAGES {
+        let before = news.mark;
+        let page: Vec<MaasEvent> = answered(CALL_MAX, maas.events(Some(before), LEVEL, &[])).await?;
+        let last = page.len() < PAGE_MIN;
+        page.into_iter().for_each(|event| news.add(event));
+        // a page that leads nowhere ends it, too
+        if last || news.mark == before {
+            return Ok(Some(news));
+        }
+        if news.moved.len() > WAITING_MAX {
             return Ok(None);
         }
     }
     Ok(None)
+}
+
+/// Reads machines that moved, as many as `waiting` has and one look may read, and all that are `due` for a read anyway.
+pub(super) async fn what_moved(
+    maas: &dyn Maas,
+    mark: i64,
+    waiting: &mut BTreeSet<String>,
+    due: &BTreeSet<String>,
+) -> ProviderResult<Looked> {
+    let moved: BTreeSet<String> = waiting.iter().take(MOVED).cloned().collect();
+    let asked: Vec<String> = moved.union(due).cloned().collect();
+    let mut looked = Looked { mark: Some(mark), ..Looked::default() };
+    for ids in asked.chunks(BATCH) {
+        let machines = answered(CALL_MAX, maas.machines(&Which::Ids(ids.to_vec()))).await?;
+        looked.machines.extend(by_id(&machines));
+        looked.asked.extend(ids.iter().cloned());
+    }
+    waiting.retain(|id| !looked.asked.contains(id));
+    Ok(looked)
 }

@@ -1,11 +1,12 @@
 //! One site's watch: when to look, at what, and what follows from it.
 
-use super::look::{self, BATCH};
+use super::look::{self, Looked};
 use super::record::{self, Recorded};
 use super::{SiteReach, findings};
 use crate::options::TROUBLE_PAUSE;
 use crate::reconciler::Core;
 use domain::maas_machine::Sight;
+use domain::node::MaasRef;
 use domain::site::{Site, SiteState};
 use domain::{Error, Reason};
 use provider::{ProviderResult, reach};
@@ -26,8 +27,9 @@ struct Watch {
     listed: bool,
     /// Told of by events, and not read yet.
     waiting: BTreeSet<String>,
-    /// Where the turn of the nodes' machines stands.
+    /// Where the turn of the nodes' machines stands, and that of the urgent ones among them.
     turn: String,
+    urgent: String,
     failures: u32,
     /// What another server has written last, and since when it stands.
     rival: Option<(u64, Instant)>,
@@ -100,13 +102,14 @@ async fn turn(core: &Core, reach: &SiteReach, name: &str, watch: &mut Watch) -> 
         watch.listed = false;
         return Ok(site.policy.poll);
     }
-    let (linked, last) = linked(core, name, &watch.turn).await?;
-    let recorded = match look(reach, &site, &sight, watch, &linked, core).await {
+    let due = due(core, name, watch).await?;
+    let recorded = match look(reach, &site, &sight, watch, &due.ids, core).await? {
         Ok(looked) => {
             watch.listed |= looked.whole;
             watch.failures = 0;
-            watch.turn = last;
-            record::record(core, name, looked, &sight).await?
+            (watch.turn, watch.urgent) = (due.turn, due.urgent);
+            // what could not be written is not read again for what was told of it
+            record::record(core, name, looked, &sight).await.inspect_err(|_| watch.listed = false)?
         }
         Err(e) => {
             watch.failures = watch.failures.saturating_add(1);
@@ -136,37 +139,83 @@ async fn look(
     site: &Site,
     sight: &Sight,
     watch: &mut Watch,
-    linked: &[String],
+    due: &BTreeSet<String>,
     core: &Core,
-) -> ProviderResult<look::Looked> {
-    let maas = reach(site, reach_by.keyring.as_ref(), reach_by.clients.as_ref()).await?;
+) -> Result<ProviderResult<Looked>, Error> {
+    let maas = match reach(site, reach_by.keyring.as_ref(), reach_by.clients.as_ref()).await {
+        Ok(maas) => maas,
+        Err(e) => return Ok(Err(e)),
+    };
     let now = core.store.ambient().now();
-    let due = sight.last_list_at.is_none_or(|at| now.since(at) >= site.policy.list);
-    let lost = sight.unreachable_since.is_some();
-    if let Some(mark) = sight.event_mark.filter(|_| watch.listed && !due && !lost)
-        && let Some(looked) = look::what_moved(maas.as_ref(), mark, &mut watch.waiting, linked).await?
-    {
-        return Ok(looked);
+    let list_due = sight.last_list_at.is_none_or(|at| now.since(at) >= site.policy.list);
+    // one answer that did not come is no outage, and a site that is slow is not to be asked for everything
+    let was_away = sight.unreachable_since.is_some_and(|since| now.since(since) >= site.policy.poll * 3);
+    if let Some(mark) = sight.event_mark.filter(|_| watch.listed && !list_due && !was_away) {
+        match look::news(maas.as_ref(), mark).await {
+            Ok(Some(news)) => {
+                let powers = new_powers(core, &site.name, news.powers).await?;
+                watch.waiting.extend(news.moved.into_iter().chain(powers));
+                if watch.waiting.len() <= look::WAITING_MAX {
+                    return Ok(look::what_moved(maas.as_ref(), news.mark, &mut watch.waiting, due).await);
+                }
+            }
+            Ok(None) => {}
+            Err(e) => return Ok(Err(e)),
+        }
     }
-    let looked = look::everything(maas.as_ref()).await?;
-    watch.waiting.clear();
+    let looked = look::everything(maas.as_ref()).await;
+    if looked.is_ok() {
+        watch.waiting.clear();
+    }
     Ok(looked)
 }
 
-/// The machines of nodes that are due for a read: those that were never seen and those of a job under way first, then the
-/// next ones of the turn. With where that goes on.
-async fn linked(core: &Core, name: &str, after: &str) -> Result<(Vec<String>, String), Error> {
-    let (site, from) = (name.to_owned(), after.to_owned());
+/// Of machines whose power was asked, those where it is another than was known.
+async fn new_powers(core: &Core, name: &str, powers: BTreeSet<(String, String)>) -> Result<Vec<String>, Error> {
+    if powers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let site = name.to_owned();
     core.store
         .read(move |tx| {
-            let mut due = maas_machine::urgent(tx, &site, BATCH)?;
-            let turn = node::of_site(tx, &site, &from, BATCH)?;
-            let next = match turn.last().and_then(|node| node.maas.as_ref()) {
-                Some(last) if turn.len() >= BATCH => last.system_id.clone(),
-                Some(_) | None => String::new(),
-            };
-            due.extend(turn.into_iter().filter_map(|node| node.maas).map(|maas| maas.system_id));
-            Ok((due, next))
+            let mut new = Vec::new();
+            for (id, power) in &powers {
+                let at = MaasRef { site: site.clone(), system_id: id.clone() };
+                let known = tx.point(&maas_machine::by_ref(&at))?;
+                if known.is_none_or(|known| known.told.power_state != *power) {
+                    new.push(id.clone());
+                }
+            }
+            Ok(new)
         })
         .await
+}
+
+/// The machines of nodes that are read although nothing was told of them, with where their turns go on.
+struct Due {
+    ids: BTreeSet<String>,
+    turn: String,
+    urgent: String,
+}
+
+/// Those that were never seen and those of a job under way, and the next ones of all: each in a turn of its own, so that
+/// neither keeps the other waiting.
+async fn due(core: &Core, name: &str, watch: &Watch) -> Result<Due, Error> {
+    let (site, turn, urgent) = (name.to_owned(), watch.turn.clone(), watch.urgent.clone());
+    let read = move |tx: &mut store::Tx<'_>| {
+        let urgent = maas_machine::urgent(tx, &site, &urgent, look::URGENT)?;
+        let nodes = node::of_site(tx, &site, &turn, look::TURN)?;
+        Ok((urgent, nodes))
+    };
+    let (urgent, nodes) = core.store.read(read).await?;
+    let turn: Vec<String> = nodes.into_iter().filter_map(|node| node.maas).map(|maas| maas.system_id).collect();
+    let after = |ids: &[String], most: usize| match ids.last() {
+        Some(last) if ids.len() >= most => last.clone(),
+        Some(_) | None => String::new(),
+    };
+    Ok(Due {
+        turn: after(&turn, look::TURN),
+        urgent: after(&urgent, look::URGENT),
+        ids: urgent.into_iter().chain(turn).collect(),
+    })
 }

@@ -9,10 +9,11 @@ const TEXT_MAX: usize = 256;
 const LIST_MAX: usize = 64;
 
 /// As long as MAAS might make them one day.
-const SYSTEM_ID_MAX: usize = 64;
+const SYSTEM_ID_MAX: usize = 32;
 
+/// Whatever else is said to be one would be refused by the client, with all that is asked for beside it.
 pub(super) fn is_system_id(text: &str) -> bool {
-    !text.is_empty() && text.len() <= SYSTEM_ID_MAX && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-')
+    (1..=SYSTEM_ID_MAX).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
 }
 
 fn text(from: &str) -> String {
@@ -62,6 +63,7 @@ pub(super) fn told(machine: &MaasMachine) -> Told {
         addresses: list(&machine.ip_addresses),
         tags: list(&machine.tags),
         last_sync: text(&machine.hardware_sync.last_sync),
+        installation: machine.installation,
     }
 }
 
@@ -87,7 +89,7 @@ mod tests {
         let told = told(&machine);
         assert_eq!((told.hostname.as_str(), told.status_name.len(), told.tags.len()), ("a[31mb", 256, 64));
         assert_eq!(told.macs, ["00:16:3e:00:00:01"]);
-        for bad in ["", "a/b", "a b", "ü", &"a".repeat(65)] {
+        for bad in ["", "a/b", "a b", "ü", "A", "a-b", &"a".repeat(33)] {
             assert!(!is_system_id(bad), "{bad}");
         }
         assert!(is_system_id("4y3h7n"));

@@ -280,6 +280,15 @@ impl MaasSim {
         });
     }
 
+    /// MAAS asks its BMC, as it does every few minutes, and tells of it.
+    pub fn asks_bmc(&self, system_id: &str) {
+        self.shared.with(|world| {
+            let key = *world.by_id.get(system_id).expect("a machine");
+            let text = format!("Power state queried: {}", world.machines[&key].power_state);
+            world.event(key, events::DEBUG, "Queried node's BMC", &text, "");
+        });
+    }
+
     /// Milliseconds since 1970.
     pub fn now(&self) -> u64 {
         self.shared.lock().now

@@ -2,15 +2,17 @@
 
 use crate::fixture::Lab;
 use domain::finding::{Finding, FindingKind, FindingState};
+use domain::job::{self, Job, JobStatus, Purpose};
+use domain::job_stage::{JobKind, Mode};
 use domain::maas_machine::ObservedMachine;
 use domain::node::{MaasRef, Node, NodeStatus};
-use domain::{NodeId, Secret};
+use domain::{ExecutionId, JobId, NodeId, Secret};
 use provider::ProviderError;
 use reconcile::{Reconciler, ReconcilerOptions, SiteReach};
 use service::{NewCredential, NewNode};
 use std::sync::Arc;
 use std::time::Duration;
-use store::{Caller, finding, maas_machine, node, site_sight};
+use store::{Caller, Cause, finding, maas_machine, node, site_sight};
 use testkit::fleet::{admin, vault};
 use testkit::nodes;
 use testkit::pretend_maas::{PretendClients, PretendMaas};
@@ -93,6 +95,51 @@ impl Land {
         eventually(&format!("{what} to be seen"), || async { self.machine(&id).await.filter(|m| is(m)) }).await
     }
 
+    /// A reimage of the node runs for a few polls, and ends so.
+    async fn works_on(&self, node: &NodeId, end: JobStatus) {
+        let (store, ambient) = (&self.lab.fleet.store, self.lab.fleet.store.ambient());
+        let job = Job {
+            id: JobId::generate(ambient.uuid()),
+            kind: JobKind::Decommission(Mode::Reimage),
+            node_id: node.clone(),
+            status: JobStatus::Pending,
+            version: 1,
+            stage: None,
+            attempt: 1,
+            execution_id: ExecutionId::generate(ambient.uuid()),
+            purpose: Purpose::Forward,
+            first_stage: 0,
+            afterwards: None,
+            tasks_since: 1,
+            failure: None,
+            observed: String::new(),
+            done: Vec::new(),
+            parameters: "{}".to_owned(),
+            learned: "{}".to_owned(),
+            clean_record: String::new(),
+            requested_by: "test".to_owned(),
+            reason: "a test".to_owned(),
+            created_at: ambient.now(),
+            updated_at: ambient.now(),
+            finished_at: None,
+        };
+        let requested = Cause::operator("test", job::REQUESTED, "a test");
+        let caller = Caller::new("test");
+        let made = store.write(&caller, "jobs", move |tx| store::job::insert(tx, &job, &requested)).await;
+        let (made, started) = (made.expect("a job"), Cause::executor("test", job::STARTED, ""));
+        let running = Job { status: JobStatus::Running, ..made.clone() };
+        let moved = store.write(&caller, "jobs", move |tx| store::job::move_to(tx, &made, &running, &started)).await;
+        self.polls(4).await;
+        self.lab.fleet.pass(Duration::from_secs(600));
+        let (running, word) =
+            (moved.expect("runs"), if end == JobStatus::Completed { job::FINISHED } else { job::CANCELLED });
+        let ended = Job { status: end, finished_at: Some(store.ambient().now()), ..running.clone() };
+        let cause = Cause::executor("test", word, "");
+        let moved = store.write(&caller, "jobs", move |tx| store::job::move_to(tx, &running, &ended, &cause)).await;
+        moved.expect("has ended");
+        self.lab.fleet.pass(Duration::from_secs(120));
+    }
+
     /// So many polls later.
     async fn polls(&self, n: u32) {
         tokio::time::sleep(Duration::from_secs(12) * n).await;
@@ -137,9 +184,9 @@ async fn all_machines_are_seen_once_and_nothing_is_written_again() {
 #[tokio::test(start_paused = true)]
 async fn what_events_tell_is_read_at_the_next_poll_and_nothing_else_is() {
     let maas = PretendMaas::new();
-    (1..=60).for_each(|n| maas.add(&format!("m{n:05}"), n));
+    (1..=160).for_each(|n| maas.add(&format!("m{n:05}"), n));
     let land = Land::with(&[("lab", &maas)]).await;
-    land.seen("m00060", |_| true).await;
+    land.seen("m00160", |_| true).await;
     land.polls(2).await;
     maas.asked();
     maas.moves("m00007", BROKEN);
@@ -149,12 +196,12 @@ async fn what_events_tell_is_read_at_the_next_poll_and_nothing_else_is() {
     assert!(seen.status_since > seen.first_seen_at);
     let asked = maas.asked();
     assert!(asked.contains(&"ids m00007".to_owned()) && rounds(&asked, "list") == 0, "{asked:?}");
-    // more than one request takes are read over a few polls
-    (1..=60).for_each(|n| maas.moves(&format!("m{n:05}"), READY));
-    land.seen("m00060", |m| m.told.status == READY).await;
+    // more than one request takes are read by several
+    (1..=160).for_each(|n| maas.moves(&format!("m{n:05}"), READY));
+    land.seen("m00160", |m| m.told.status == READY).await;
     let asked = maas.asked();
     assert!(rounds(&asked, "list") == 0 && rounds(&asked, "ids") >= 2, "{asked:?}");
-    assert!(asked.iter().all(|a| a.split(',').count() <= 50));
+    assert!(asked.iter().all(|a| a.split(',').count() <= 100));
     land.reconciler.stop().await;
 }
 
@@ -322,8 +369,9 @@ async fn while_a_job_is_at_it_nothing_is_said() {
     let drain = service::NodeAct { id: id.to_string(), ..service::NodeAct::default() };
     land.lab.service.act_on_node(&admin(), domain::node_action::NodeAction::Drain, drain).await.expect("begins");
     maas.moves("aaa111", BROKEN);
-    land.seen("aaa111", |m| m.told.status == BROKEN && m.settled.is_none()).await;
+    land.seen("aaa111", |m| m.told.status == BROKEN).await;
     land.polls(20).await;
+    assert!(land.machine("aaa111").await.expect("is known").settled.is_some(), "a drain changes nothing upstream");
     assert!(land.finding(id.as_str(), FindingKind::MaasDrift).await.is_none());
     land.reconciler.stop().await;
 }
@@ -361,5 +409,150 @@ async fn a_site_that_is_removed_is_asked_no_more_and_what_was_said_about_it_clos
     assert_eq!(maas.asked(), Vec::<String>::new());
     assert_eq!(land.lab.fleet.store.point(site_sight::of_site("lab")).await, Ok(None));
     assert!(land.machine("aaa111").await.is_none());
+    land.reconciler.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_a_large_site_what_nothing_tells_of_is_seen_within_a_few_polls() {
+    let maas = PretendMaas::new();
+    let ids: Vec<String> = (1..=350).map(|n| format!("m{n:05}")).collect();
+    for (n, id) in (1..).zip(&ids) {
+        maas.add(id, n);
+    }
+    let land = Land::with(&[("lab", &maas)]).await;
+    for id in &ids {
+        land.node(id, NodeStatus::Active).await;
+    }
+    land.seen("m00350", |m| m.settled.is_some()).await;
+    land.polls(4).await;
+    ids.iter().for_each(|id| maas.changes(id, |m| m.hostname = format!("renamed-{id}")));
+    maas.asked();
+    land.polls(3).await;
+    let asked = maas.asked();
+    assert_eq!(rounds(&asked, "list"), 0, "{asked:?}");
+    assert!(asked.len() < 36, "less than a request each second: {}", asked.len());
+    for id in &ids {
+        let seen = land.machine(id).await.expect("is known");
+        assert_eq!(seen.told.hostname, format!("renamed-{id}"), "not seen yet");
+    }
+    land.reconciler.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_what_moves_nor_what_is_worked_on_keeps_the_others_waiting() {
+    let maas = PretendMaas::new();
+    let ids: Vec<String> = (1..=480).map(|n| format!("m{n:05}")).collect();
+    for (n, id) in (1..).zip(&ids) {
+        maas.add(id, n);
+    }
+    // some move all the time, some have a job under way, and some rest
+    let (restless, nodes) = ids.split_at(310);
+    let land = Land::with(&[("lab", &maas)]).await;
+    for (n, id) in nodes.iter().enumerate() {
+        let node = land.node(id, NodeStatus::Active).await;
+        if n < 100 {
+            let drain = service::NodeAct { id: node.to_string(), ..service::NodeAct::default() };
+            let (call, action) = (admin(), domain::node_action::NodeAction::Drain);
+            land.lab.service.act_on_node(&call, action, drain).await.expect("begins");
+        }
+    }
+    land.seen("m00480", |m| m.settled.is_some()).await;
+    land.polls(4).await;
+    nodes.iter().for_each(|id| maas.changes(id, |m| m.pool = "another".into()));
+    maas.asked();
+    for _ in 0..3 {
+        restless.iter().for_each(|id| maas.moves(id, READY));
+        land.polls(1).await;
+    }
+    assert_eq!(rounds(&maas.asked(), "list"), 0);
+    for id in nodes {
+        assert_eq!(land.machine(id).await.expect("is known").told.pool, "another", "{id} is not seen yet");
+    }
+    land.reconciler.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_a_bmc_was_asked_is_no_reason_to_read_unless_it_said_something_new() {
+    let maas = PretendMaas::new();
+    (1..=60).for_each(|n| maas.add(&format!("m{n:05}"), n));
+    let land = Land::with(&[("lab", &maas)]).await;
+    land.seen("m00060", |_| true).await;
+    land.polls(2).await;
+    maas.asked();
+    for n in 1..=60 {
+        maas.tells(&format!("m{n:05}"), "Queried node's BMC", "Power state queried: on");
+    }
+    land.polls(2).await;
+    let asked = maas.asked();
+    assert!(rounds(&asked, "events") >= 2 && rounds(&asked, "ids") == 0, "{asked:?}");
+    maas.changes("m00007", |m| m.power_state = "off".into());
+    maas.tells("m00007", "Queried node's BMC", "Power state queried: off");
+    land.polls(1).await;
+    assert_eq!(land.machine("m00007").await.expect("is known").told.power_state, "off");
+    assert!(maas.asked().contains(&"ids m00007".to_owned()));
+    land.reconciler.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_answer_that_did_not_come_is_no_reason_to_list_everything() {
+    let maas = PretendMaas::new();
+    maas.add("aaa111", 1);
+    let land = Land::with(&[("lab", &maas)]).await;
+    land.seen("aaa111", |_| true).await;
+    land.polls(2).await;
+    maas.is_down(Some(ProviderError::unreachable("the lab", "no route")));
+    maas.asked();
+    eventually("a poll that fails", || async { (!maas.asked().is_empty()).then_some(()) }).await;
+    maas.is_down(None);
+    maas.moves("aaa111", BROKEN);
+    land.seen("aaa111", |m| m.told.status == BROKEN).await;
+    assert_eq!(rounds(&maas.asked(), "list"), 0);
+    land.reconciler.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_that_was_deployed_anew_stays_found_until_somebody_has_said_that_it_is_fine() {
+    let maas = PretendMaas::new();
+    maas.add("aaa111", 1);
+    let land = Land::with(&[("lab", &maas)]).await;
+    let id = land.node("aaa111", NodeStatus::Active).await.into_text();
+    land.seen("aaa111", |m| m.settled.is_some()).await;
+    maas.moves("aaa111", READY);
+    land.found(&id, FindingKind::MaasDrift).await;
+    maas.redeploys("aaa111");
+    // all is as it was, but for what runs there
+    land.closed(&id, FindingKind::MaasDrift).await;
+    let found = land.found(&id, FindingKind::MaasChanged).await;
+    assert!(found.message.contains(r#"installation: "1" → "2""#), "{}", found.message);
+    // a job that has nothing to do with it settles nothing
+    let drain = service::NodeAct { id: id.clone(), ..service::NodeAct::default() };
+    land.lab.service.act_on_node(&admin(), domain::node_action::NodeAction::Drain, drain).await.expect("begins");
+    land.polls(10).await;
+    let seen = land.machine("aaa111").await.expect("is known");
+    assert_eq!(seen.settled.expect("how it was").installation, Some(1));
+    let still = land.finding(&id, FindingKind::MaasChanged).await.expect("is there");
+    assert_eq!(still.state, FindingState::Open);
+    land.reconciler.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_system_that_came_anew_between_two_looks_is_found_until_a_job_of_ours_has_deployed_another() {
+    let maas = PretendMaas::new();
+    maas.add("aaa111", 1);
+    let land = Land::with(&[("lab", &maas)]).await;
+    let node = land.node("aaa111", NodeStatus::Active).await;
+    let id = node.to_string();
+    land.seen("aaa111", |m| m.settled.is_some()).await;
+    maas.redeploys("aaa111");
+    land.found(&id, FindingKind::MaasChanged).await;
+    land.works_on(&node, JobStatus::Cancelled).await;
+    land.polls(10).await;
+    let still = land.finding(&id, FindingKind::MaasChanged).await.expect("is there");
+    assert_eq!(still.state, FindingState::Open, "a reimage that was called off has deployed nothing");
+    maas.redeploys("aaa111");
+    land.works_on(&node, JobStatus::Completed).await;
+    let closed = land.closed(&id, FindingKind::MaasChanged).await;
+    assert!(closed.comment.contains("a job of ours"), "{}", closed.comment);
+    assert_eq!(land.machine("aaa111").await.and_then(|m| m.settled?.installation), Some(3));
     land.reconciler.stop().await;
 }

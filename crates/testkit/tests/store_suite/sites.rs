@@ -97,6 +97,7 @@ fn machine(site: &str, id: &str, mac: &str) -> ObservedMachine {
             management_ip: "10.0.0.7".into(),
             tags: vec!["a 'quoted' one".into()],
             last_sync: "2026-11-15T07:46:41.000Z".into(),
+            installation: Some(12),
         },
         settled: None,
         first_seen_at: at,
@@ -332,9 +333,12 @@ on_every_store!(machines_of_nodes_come_with_what_they_are_judged_by, |store| asy
     let one = store.point(maas_machine::linked_node("lab", &nodes[1].id)).await.expect("reads");
     assert_eq!(one.as_ref(), Some(&linked[1]));
     assert_eq!(store.read(|tx| maas_machine::linked(tx, "lab", "a", 9)).await.map(|l| l.len()), Ok(1));
-    // never seen first, then where a job is at it; those at rest wait for their turn
-    let urgent = store.read(|tx| maas_machine::urgent(tx, "lab", 9)).await;
-    assert_eq!(urgent, Ok(vec!["unseen".to_owned(), "b".to_owned()]));
+    assert_eq!(linked.iter().map(|l| (l.deploys, l.deployed_at)).collect::<Vec<_>>(), [(false, None), (true, None)]);
+    // never seen, or a job is at it; those at rest wait for their turn
+    let urgent = |after: &'static str, limit| store.read(move |tx| maas_machine::urgent(tx, "lab", after, limit));
+    assert_eq!(urgent("", 9).await, Ok(vec!["b".to_owned(), "unseen".to_owned()]));
+    assert_eq!(urgent("b", 9).await, Ok(vec!["unseen".to_owned(), "b".to_owned()]), "whoever was last is last");
+    assert_eq!(urgent("unseen", 1).await, Ok(vec!["b".to_owned()]));
     let open = store.read(|tx| finding::open_of_kind(tx, FindingKind::MaasDuplicate, "", 9)).await.expect("reads");
     assert_eq!(open.iter().map(|f| f.message.as_str()).collect::<Vec<_>>(), ["twice"]);
 });

@@ -4,6 +4,7 @@
 use crate::finding::FindingKind;
 use crate::id::NodeId;
 use crate::job::JobStatus;
+use crate::job_stage::JobStage;
 use crate::maas::{self, MaasClass, Upstream};
 use crate::maas_machine::{Identifier, ObservedMachine};
 use crate::node::{MaasRef, NodeStatus};
@@ -21,13 +22,41 @@ pub struct OfNode {
     pub status_changed_at: Timestamp,
 }
 
+/// What of a job is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfJob {
+    pub status: JobStatus,
+    pub stage: Option<JobStage>,
+}
+
+impl OfJob {
+    /// What its stage expects of the machine; `None`: the stage is not about that.
+    fn expects(self) -> Option<&'static [MaasClass]> {
+        match self.stage? {
+            JobStage::Maas(stage) => Some(stage.expects()).filter(|classes| !classes.is_empty()),
+            JobStage::WaitForAgentEnrollment | JobStage::LinkMachine | JobStage::CheckHealth => {
+                Some(&[MaasClass::Deployed])
+            }
+            JobStage::DisableNode
+            | JobStage::ForceReleaseAllocations
+            | JobStage::DrainNode
+            | JobStage::CleanupStorage
+            | JobStage::ScrubGpu
+            | JobStage::ValidateCleanNode
+            | JobStage::RetireGpuaasNode
+            | JobStage::RemoveGpuaasNodeRecord
+            | JobStage::CleanupSecrets => None,
+        }
+    }
+}
+
 /// A node, what its MAAS says of its machine, and what is being done about it.
 #[derive(Clone, Debug)]
 pub struct Beheld<'a> {
     pub node: &'a OfNode,
     pub machine: &'a ObservedMachine,
-    /// Of the job that has not ended.
-    pub job: Option<JobStatus>,
+    /// The one that has not ended.
+    pub job: Option<OfJob>,
     /// When the node last moved or a job of it last ended.
     pub quiet_since: Timestamp,
     /// What its machine has in common with others.
@@ -47,7 +76,7 @@ pub enum Verdict {
 impl Beheld<'_> {
     /// A job is at it now, or we were just there: what is seen upstream is our own doing, or about to be.
     pub fn is_ours(&self) -> bool {
-        self.job.is_some_and(JobStatus::is_under_way) || self.now.since(self.quiet_since) < GRACE
+        self.job.is_some_and(|job| job.status.is_under_way()) || self.now.since(self.quiet_since) < GRACE
     }
 
     /// What there is to say. What is not mentioned stays as it was.
@@ -60,10 +89,13 @@ impl Beheld<'_> {
             (FindingKind::MaasStatusUnknown, unknown(self.machine)),
             (FindingKind::MaasDuplicate, duplicate(self.machine, self.shared)),
         ];
-        // of a job that stands still its failure speaks
-        if self.job.is_none() {
-            all.push((FindingKind::MaasDrift, self.drift()));
-            all.extend(self.changed().map(|verdict| (FindingKind::MaasChanged, verdict)));
+        match self.job {
+            None => {
+                all.push((FindingKind::MaasDrift, self.drift()));
+                all.extend(self.changed().map(|verdict| (FindingKind::MaasChanged, verdict)));
+            }
+            // how it was before is the job's own doing; what belongs to the stage it stands still at is known
+            Some(job) => all.extend(self.drift_from(job).map(|verdict| (FindingKind::MaasDrift, verdict))),
         }
         all
     }
@@ -104,6 +136,19 @@ impl Beheld<'_> {
                 self.says(),
             )),
             Upstream::There { .. } => Verdict::Gone(format!("{}, which belongs to {}", self.says(), node.status)),
+        }
+    }
+
+    fn drift_from(&self, job: OfJob) -> Option<Verdict> {
+        let (expected, stage) = (job.expects()?, job.stage?);
+        match self.machine.upstream() {
+            Upstream::Absent | Upstream::There { class: MaasClass::Unknown, .. } => None,
+            Upstream::There { class, .. } if !expected.contains(&class) => Some(Verdict::Found(format!(
+                "the job of node {} stands still at {stage}, and its machine {}: {class} does not belong to that; somebody else has moved it",
+                self.node.id,
+                self.says(),
+            ))),
+            Upstream::There { .. } => Some(Verdict::Gone(format!("{}, which belongs to {stage}", self.says()))),
         }
     }
 
@@ -154,6 +199,7 @@ mod tests {
     use crate::lifecycle::State as _;
     use crate::maas::STATUSES;
     use crate::maas_machine::Told;
+    use crate::maas_stage::MaasStage;
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_micros(seconds * 1_000_000)
@@ -181,6 +227,7 @@ mod tests {
         job: Option<JobStatus>,
         quiet: i64,
     ) -> Vec<(FindingKind, Verdict)> {
+        let job = job.map(|status| OfJob { status, stage: None });
         Beheld { node, machine, job, quiet_since: at(quiet), shared: &[], now: at(1000) }.verdicts()
     }
 
@@ -199,13 +246,31 @@ mod tests {
                 assert!(judged(&node, &machine, Some(JobStatus::Running), 0).is_empty(), "a job is at it");
                 assert!(judged(&node, &machine, None, 990).is_empty(), "we were just there");
                 let stopped = judged(&node, &machine, Some(JobStatus::FailedManualIntervention), 0);
-                assert!(found(&stopped).is_empty(), "its failure speaks");
+                assert!(found(&stopped).is_empty(), "it has not come to any stage");
             }
             let gone = ObservedMachine { absent_since: Some(at(5)), ..machine(6) };
             let expected = maas::is_expected(*status, Upstream::Absent);
             let wanted = if expected { vec![] } else { vec![FindingKind::MaasMachineGone] };
             assert_eq!(found(&judged(&node(*status), &gone, None, 0)), wanted, "{status}");
         }
+    }
+
+    #[test]
+    fn a_job_that_stands_still_expects_what_its_stage_does() {
+        let node = node(NodeStatus::Enrolling);
+        let stands = |stage, number| {
+            let machine = machine(number);
+            let job = Some(OfJob { status: JobStatus::FailedManualIntervention, stage: Some(stage) });
+            let beheld = Beheld { node: &node, machine: &machine, job, quiet_since: at(0), shared: &[], now: at(1000) };
+            found(&beheld.verdicts())
+        };
+        let storage = JobStage::Maas(MaasStage::ConfigureStorage);
+        assert_eq!(stands(storage, maas::READY), []);
+        assert_eq!(stands(storage, maas::DEPLOYED), [FindingKind::MaasDrift], "somebody has deployed it");
+        assert_eq!(stands(JobStage::WaitForAgentEnrollment, maas::READY), [FindingKind::MaasDrift], "released");
+        assert_eq!(stands(JobStage::WaitForAgentEnrollment, maas::BROKEN), [FindingKind::MaasDrift]);
+        assert_eq!(stands(JobStage::Maas(MaasStage::LoadSiteConfig), maas::BROKEN), [], "nothing is known yet");
+        assert_eq!(stands(JobStage::DrainNode, maas::READY), [], "not about MAAS");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The stages that ask a MAAS, declared as all others are.
 
 use crate::job_stage::{Adoption, HOURS, JobStage, Row, Undo, Word};
+use crate::maas::MaasClass;
 
 /// A site that is down for an hour costs nobody a job.
 const SITE_BACK_WITHIN: u64 = 2 * HOURS;
@@ -31,6 +32,25 @@ pub enum MaasStage {
 impl MaasStage {
     pub const fn as_str(self) -> &'static str {
         JobStage::Maas(self).as_str()
+    }
+
+    /// What its machine may be seen as while a job stands still at it; empty: whatever it is.
+    pub const fn expects(self) -> &'static [MaasClass] {
+        use MaasClass::{Allocated, Commissioning, Deployed, Deploying, Failed, New, Ready, Transitional};
+        match self {
+            MaasStage::LoadSiteConfig | MaasStage::ResolvePowerCredentials | MaasStage::CreateOrFindInMaas => &[],
+            MaasStage::CommissionNode | MaasStage::WaitForReady => &[New, Commissioning, Transitional, Ready, Failed],
+            MaasStage::ConfigureStorage
+            | MaasStage::ApplyRocePhase2
+            | MaasStage::EnsurePxeInterfaceAuto
+            | MaasStage::RenderCloudInit => &[Ready, Allocated],
+            MaasStage::DeployViaMaas => &[Ready, Allocated, Deploying, Deployed, Failed],
+            MaasStage::WaitForDeployed | MaasStage::ClassifyDeployFailure => &[Deploying, Deployed, Failed],
+            MaasStage::RecoverForDatasourceRetry => &[Transitional, Ready, Deploying, Deployed, Failed],
+            MaasStage::EnsureHardwareSyncConfigured | MaasStage::WaitForHardwareSyncHealthy => &[Deployed],
+            MaasStage::ReleaseMaasNode => &[New, Ready, Allocated, Deployed, Transitional, Failed],
+            MaasStage::PowerOffMaasNode | MaasStage::RemoveMaasRecord => &[New, Ready],
+        }
     }
 
     pub(crate) const fn row(self) -> Row {

@@ -10,7 +10,8 @@ use crate::tx::Tx;
 use domain::Timestamp;
 use domain::filter::{Field, Filter, Schema};
 use domain::job::JobStatus;
-use domain::maas_drift::OfNode;
+use domain::job_stage::JobStage;
+use domain::maas_drift::{OfJob, OfNode};
 use domain::maas_machine::{Identifier, ObservedMachine, Told, Traits};
 use domain::node::MaasRef;
 use serde::{Deserialize, Serialize};
@@ -61,7 +62,7 @@ macro_rules! columns {
 /// how many findings of MAAS's are open, whether that job works on the machine in MAAS, and when one last had done so.
 macro_rules! linked {
     () => {
-        ", n.node_id, n.status, n.status_changed_at, j.status, (SELECT MAX(e.finished_at) FROM jobs e WHERE e.node_id = n.node_id), CAST(CASE WHEN EXISTS (SELECT 1 FROM maas_identifiers i JOIN maas_identifiers o ON o.kind = i.kind AND o.value = i.value AND (o.site <> i.site OR o.system_id <> i.system_id) WHERE i.site = m.site AND i.system_id = m.system_id) THEN 1 ELSE 0 END AS BIGINT), (SELECT COUNT(*) FROM findings f WHERE f.subject = n.node_id AND f.state <> 'resolved' AND substr(f.kind, 1, 5) = 'MAAS_'), CAST(CASE WHEN j.ground = 'maas' THEN 1 ELSE 0 END AS BIGINT), (SELECT MAX(d.finished_at) FROM jobs d WHERE d.node_id = n.node_id AND d.ground = 'maas' AND d.status IN ('completed', 'reconciled')) FROM nodes n JOIN maas_machines m ON m.site = n.maas_site AND m.system_id = n.maas_system_id LEFT JOIN jobs j ON j.node_id = n.node_id AND j.status NOT IN ('completed', 'cancelled', 'reconciled') WHERE n.maas_site = $1 AND n.status <> 'deleted'"
+        ", n.node_id, n.status, n.status_changed_at, j.status, (SELECT MAX(e.finished_at) FROM jobs e WHERE e.node_id = n.node_id), CAST(CASE WHEN EXISTS (SELECT 1 FROM maas_identifiers i JOIN maas_identifiers o ON o.kind = i.kind AND o.value = i.value AND (o.site <> i.site OR o.system_id <> i.system_id) WHERE i.site = m.site AND i.system_id = m.system_id) THEN 1 ELSE 0 END AS BIGINT), (SELECT COUNT(*) FROM findings f WHERE f.subject = n.node_id AND f.state <> 'resolved' AND substr(f.kind, 1, 5) = 'MAAS_'), CAST(CASE WHEN j.ground = 'maas' THEN 1 ELSE 0 END AS BIGINT), (SELECT MAX(d.finished_at) FROM jobs d WHERE d.node_id = n.node_id AND d.ground = 'maas' AND d.status IN ('completed', 'reconciled')), j.stage FROM nodes n JOIN maas_machines m ON m.site = n.maas_site AND m.system_id = n.maas_system_id LEFT JOIN jobs j ON j.node_id = n.node_id AND j.status NOT IN ('completed', 'cancelled', 'reconciled') WHERE n.maas_site = $1 AND n.status <> 'deleted'"
     };
 }
 
@@ -252,8 +253,8 @@ fn read_with_node(row: &Row, now: Timestamp) -> Result<WithNode, DbError> {
 pub struct Linked {
     pub machine: ObservedMachine,
     pub node: OfNode,
-    /// Of the job that has not ended.
-    pub job: Option<JobStatus>,
+    /// The job that has not ended.
+    pub job: Option<OfJob>,
     /// That job works on the machine in MAAS, and not only on what runs on it.
     pub deploys: bool,
     /// When such a job was last brought to its end.
@@ -268,6 +269,9 @@ pub struct Linked {
 
 fn read_linked(row: &Row, now: Timestamp) -> Result<Linked, DbError> {
     let (moved, ended) = (row.time(21)?, row.maybe(23, Row::time)?);
+    let stage = row.maybe(28, Row::string)?.as_deref().and_then(JobStage::parse);
+    let status: Option<JobStatus> = row.maybe(22, Row::string)?.as_deref().map(codec::state).transpose()?;
+    let job = status.map(|status| OfJob { status, stage });
     Ok(Linked {
         machine: read(row, now)?,
         node: OfNode {
@@ -275,7 +279,7 @@ fn read_linked(row: &Row, now: Timestamp) -> Result<Linked, DbError> {
             status: codec::state(row.text(20)?)?,
             status_changed_at: moved,
         },
-        job: row.maybe(22, Row::string)?.as_deref().map(codec::state).transpose()?,
+        job,
         deploys: row.uint(26)? == 1,
         deployed_at: row.maybe(27, Row::time)?,
         quiet_since: ended.map_or(moved, |ended| moved.max(ended)),

@@ -261,7 +261,7 @@ fn behold<'a>(linked: &'a Linked, shared: &'a [(Identifier, String, MaasRef)], n
 fn settles(linked: &Linked, beheld: &Beheld<'_>, found: bool) -> Option<Traits> {
     let machine = &linked.machine;
     match &machine.settled {
-        Some(_) if !found && linked.deploys && linked.job.is_some_and(|job| job.is_under_way()) => None,
+        Some(_) if !found && linked.deploys && linked.job.is_some_and(|job| job.status.is_under_way()) => None,
         None if !beheld.is_ours() && linked.job.is_none() && machine.absent_since.is_none() => {
             Some(machine.told.traits())
         }

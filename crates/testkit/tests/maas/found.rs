@@ -168,3 +168,42 @@ async fn a_late_duplicate_stops_it_before_anything_is_written() {
     )
     .await;
 }
+
+/// Behind the back of a job that stands still, too: a finding, which goes when it was put back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_machine_that_is_moved_while_its_job_stands_still_is_a_finding() {
+    let rule = domain::site::DiskRule { model: "NoSuchModel".to_owned(), ..Default::default() };
+    let change = |site: &mut domain::site::Site| {
+        soon_seen(site);
+        site.profiles[0].boot_disk = rule;
+    };
+    let play = Play::onboarding_with("moved while it stands still", Before::Ready, change).await;
+    let engine = play.plant.life(None).await;
+    let observer = play.plant.observer();
+    play.fails_with("BOOT_DISK_NOT_FOUND").await;
+    let id = play.system_id().await;
+    let drifts = |wanted: bool| {
+        let play = &play;
+        async move {
+            for _ in 0..3_000 {
+                let open = play.plant.open_findings(&play.node).await;
+                let drift = open.iter().find(|f| f.kind == domain::finding::FindingKind::MaasDrift);
+                if drift.is_some() == wanted {
+                    return drift.map(|f| f.message.clone()).unwrap_or_default();
+                }
+                play.plant.fleet.pass(Duration::from_secs(5));
+                play.plant.turn().await;
+            }
+            panic!("{}: drift is not {wanted}", play.name);
+        }
+    };
+    play.plant.sim.as_somebody().deploy(&id, "noble");
+    play.plant.sim.finish(&id);
+    let told = drifts(true).await;
+    assert!(told.contains("configure_storage") && told.contains("Deployed"), "{told}");
+    play.plant.sim.as_somebody().release(&id);
+    play.plant.sim.finish(&id);
+    drifts(false).await;
+    observer.stop().await;
+    play.over(Some(engine)).await;
+}

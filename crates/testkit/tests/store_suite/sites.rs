@@ -327,8 +327,10 @@ on_every_store!(machines_of_nodes_come_with_what_they_are_judged_by, |store| asy
     };
     store.put("findings", raise).await.expect("raised");
     let linked = store.read(|tx| maas_machine::linked(tx, "lab", "", 9)).await.expect("reads");
-    let shown: Vec<_> = linked.iter().map(|l| (l.machine.at.system_id.as_str(), l.job, l.shares, l.open)).collect();
-    assert_eq!(shown, [("a", None, true, 1), ("b", Some(JobStatus::Pending), false, 0)]);
+    let of = |job: &Option<domain::maas_drift::OfJob>| job.map(|job| (job.status, job.stage));
+    let shown: Vec<_> =
+        linked.iter().map(|l| (l.machine.at.system_id.as_str(), of(&l.job), l.shares, l.open)).collect();
+    assert_eq!(shown, [("a", None, true, 1), ("b", Some((JobStatus::Pending, None)), false, 0)]);
     assert_eq!((&linked[0].node.id, linked[0].quiet_since), (&nodes[0].id, nodes[0].status_changed_at));
     let one = store.point(maas_machine::linked_node("lab", &nodes[1].id)).await.expect("reads");
     assert_eq!(one.as_ref(), Some(&linked[1]));

@@ -66,6 +66,13 @@ macro_rules! linked {
     };
 }
 
+/// Gone since before `$2`, and no node's.
+macro_rules! long_absent {
+    () => {
+        "SELECT m.system_id FROM maas_machines m WHERE m.site = $1 AND m.absent_since < $2 AND NOT EXISTS (SELECT 1 FROM nodes n WHERE n.maas_site = m.site AND n.maas_system_id = m.system_id AND n.status <> 'deleted')"
+    };
+}
+
 macro_rules! with_node {
     () => {
         concat!(
@@ -88,6 +95,8 @@ crate::statements! {
     URGENT = "SELECT n.maas_system_id FROM nodes n LEFT JOIN maas_machines m ON m.site = n.maas_site AND m.system_id = n.maas_system_id LEFT JOIN jobs j ON j.node_id = n.node_id AND j.status IN ('pending', 'running', 'compensating') WHERE n.maas_site = $1 AND n.maas_system_id > '' AND n.status <> 'deleted' AND (m.system_id IS NULL OR j.job_id IS NOT NULL) ORDER BY CASE WHEN n.maas_system_id > $2 THEN 0 ELSE 1 END, n.maas_system_id LIMIT $3";
     SETTLE = "UPDATE maas_machines SET settled = $3 WHERE site = $1 AND system_id = $2";
     COUNT = "SELECT COUNT(*) FROM maas_machines WHERE site = $1 AND absent_since IS NULL";
+    FORGET_ABSENT_IDENTIFIERS = concat!("DELETE FROM maas_identifiers WHERE site = $1 AND system_id IN (", long_absent!(), ")");
+    FORGET_ABSENT = concat!("DELETE FROM maas_machines WHERE site = $1 AND system_id IN (", long_absent!(), ")");
     FORGET_IDENTIFIERS = "DELETE FROM maas_identifiers WHERE site = $1";
     FORGET = "DELETE FROM maas_machines WHERE site = $1";
 }
@@ -429,6 +438,13 @@ pub fn settle(tx: &mut Tx<'_>, at: &MaasRef, settled: Option<&Traits>) -> TxResu
 }
 
 /// What was seen of a site that is no more.
+/// Those that MAAS has had no more since before then, and that are no node's.
+pub fn forget_absent(tx: &mut Tx<'_>, site: &str, before: Timestamp) -> TxResult<()> {
+    tx.exec(FORGET_ABSENT_IDENTIFIERS, params![site, before])?;
+    tx.exec(FORGET_ABSENT, params![site, before])?;
+    Ok(())
+}
+
 pub fn forget(tx: &mut Tx<'_>, site: &str) -> TxResult<()> {
     tx.exec(FORGET_IDENTIFIERS, params![site])?;
     tx.exec(FORGET, params![site])?;

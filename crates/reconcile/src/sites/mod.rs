@@ -106,6 +106,10 @@ async fn names(core: &Core) -> Result<BTreeSet<String>, Error> {
         names.extend(page.iter().map(|site| site.name.clone()));
         match page.last() {
             Some(last) if page.len() >= PAGE && names.len() < SITES_MAX => after.clone_from(&last.name),
+            Some(last) if page.len() >= PAGE => {
+                tracing::warn!(sites = names.len(), last = last.name, "sites after this one are not observed");
+                return Ok(names);
+            }
             Some(_) | None => return Ok(names),
         }
     }

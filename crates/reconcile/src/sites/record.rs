@@ -6,10 +6,14 @@ use domain::maas_machine::{ObservedMachine, Sight, Told};
 use domain::node::MaasRef;
 use domain::{Error, Timestamp};
 use std::collections::BTreeSet;
+use std::time::Duration;
 use store::{Caller, Tx, TxResult, execution, job, maas_machine, node, site, site_sight};
 
 /// Rows that are written at a time, and read.
 const BATCH: usize = 100;
+
+/// So long people are told that a machine was there.
+const ABSENT_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// What became of a look.
 pub(super) enum Recorded {
@@ -104,6 +108,21 @@ impl Writer<'_> {
     }
 }
 
+impl Writer<'_> {
+    /// What is long gone and no node's is not kept for ever. `false`: overtaken.
+    async fn forget(&self, now: Timestamp) -> Result<bool, Error> {
+        let (site, round) = (self.site.to_owned(), self.round);
+        let write = move |tx: &mut Tx<'_>| {
+            if !is_ours(tx, &site, round)? {
+                return Ok(false);
+            }
+            maas_machine::forget_absent(tx, &site, now.minus(ABSENT_FOR))?;
+            Ok(true)
+        };
+        self.core.store.write(&Caller::reconciler(), self.site, write).await
+    }
+}
+
 /// A job that waits for its machine looks at once, and not when its time has come.
 fn wake(tx: &mut Tx<'_>, at: &MaasRef) -> TxResult<()> {
     let Some(job) = tx.point(&node::by_maas(at))?.and_then(|node| node.active_job) else { return Ok(()) };
@@ -165,13 +184,16 @@ async fn asked(writer: &mut Writer<'_>, looked: Looked, now: Timestamp) -> Resul
     for ids in ids.chunks(BATCH) {
         let refs: Vec<MaasRef> = ids.iter().map(|id| writer.at(id)).collect();
         let read = move |tx: &mut Tx<'_>| {
-            refs.iter().map(|at| tx.point(&maas_machine::by_ref(at))).collect::<TxResult<Vec<_>>>()
+            let both = |at| Ok((tx.point(&maas_machine::by_ref(at))?, tx.point(&node::by_maas(at))?.is_some()));
+            refs.iter().map(both).collect::<TxResult<Vec<_>>>()
         };
         let known = writer.core.store.read(read).await?;
-        for (id, known) in ids.iter().zip(known) {
+        for (id, (known, of_node)) in ids.iter().zip(known) {
             let (at, known) = (writer.at(id), known.as_ref());
             writer.add(match looked.machines.get(id) {
                 Some(told) => merged(at, known, told, now),
+                // controllers have events, too, and are no machines
+                None if known.is_none() && !of_node => None,
                 None => absent(at, known, now),
             });
         }
@@ -208,5 +230,5 @@ async fn every(writer: &mut Writer<'_>, looked: Looked, now: Timestamp) -> Resul
         let at = writer.at(id);
         writer.add(merged(at, None, told, now));
     }
-    writer.flush().await
+    Ok(writer.flush().await? && writer.forget(now).await?)
 }

@@ -556,3 +556,37 @@ async fn a_system_that_came_anew_between_two_looks_is_found_until_a_job_of_ours_
     assert_eq!(land.machine("aaa111").await.and_then(|m| m.settled?.installation), Some(3));
     land.reconciler.stop().await;
 }
+
+/// Where it is reached is kept fresh: a new lease is seen within one turn of the nodes' machines, though no event tells.
+#[tokio::test(start_paused = true)]
+async fn the_address_of_a_nodes_machine_is_kept_fresh() {
+    let maas = PretendMaas::new();
+    maas.add("aaa111", 1);
+    let land = Land::with(&[("lab", &maas)]).await;
+    land.node("aaa111", NodeStatus::Active).await;
+    land.seen("aaa111", |m| m.told.management_ip == "10.0.0.1").await;
+    maas.changes("aaa111", |m| m.interfaces[0].links[0].ip_address = "10.0.9.9".into());
+    land.seen("aaa111", |m| m.told.management_ip == "10.0.9.9").await;
+    land.reconciler.stop().await;
+}
+
+/// Controllers have events, too; and machines that are long gone are forgotten, unless a node is on them.
+#[tokio::test(start_paused = true)]
+async fn only_machines_are_kept_and_those_that_are_long_gone_are_not() {
+    let maas = PretendMaas::new();
+    (1..=3).for_each(|n| maas.add(&format!("aaa11{n}"), n));
+    let land = Land::with(&[("lab", &maas)]).await;
+    land.seen("aaa113", |_| true).await;
+    let node = land.node("aaa111", NodeStatus::Active).await;
+    maas.tells("rack01", "Rack controller", "is connected");
+    maas.deletes("aaa111");
+    maas.deletes("aaa112");
+    land.seen("aaa112", |m| m.absent_since.is_some()).await;
+    land.found(node.as_str(), FindingKind::MaasMachineGone).await;
+    assert_eq!(land.machine("rack01").await, None);
+    land.lab.fleet.pass(Duration::from_secs(31 * 24 * 3600));
+    eventually("aaa112 to be forgotten", || async { land.machine("aaa112").await.is_none().then_some(()) }).await;
+    assert!(land.machine("aaa111").await.is_some(), "a node is on it");
+    assert!(land.machine("aaa113").await.is_some(), "it is there");
+    land.reconciler.stop().await;
+}

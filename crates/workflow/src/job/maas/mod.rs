@@ -323,7 +323,9 @@ impl OnMaas<'_> {
             return fail("SITE_UNKNOWN", FailureClass::NeedsOperator, message);
         };
         let profile = if wish.profile.is_empty() { &learned.profile } else { &wish.profile };
-        let Some(profile) = site.profile(profile).cloned() else {
+        // a node that goes is made to nothing any more
+        let any = site.profiles.first().filter(|_| sight.job.kind.removes());
+        let Some(profile) = site.profile(profile).or(any).cloned() else {
             let message =
                 format!("site {} has no profile {profile:?}; 'millwright site edit', then try again", site.name);
             return fail("PROFILE_UNKNOWN", FailureClass::NeedsOperator, message);

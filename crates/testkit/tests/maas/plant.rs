@@ -447,7 +447,9 @@ impl Plant {
         let nodes = self.fleet.store.read(|tx| node::of_site(tx, SITE, "", 10_000)).await.expect("reads");
         let claimed: BTreeSet<String> =
             nodes.iter().filter_map(|n| n.maas.as_ref()).map(|at| at.system_id.clone()).collect();
-        let offences = auditor::everything(&self.sim.log(), &ours, &claimed);
+        let log = self.sim.log();
+        let mut offences = auditor::everything(&log, &ours, &claimed);
+        offences.extend(auditor::unprepared(&log, &ours));
         assert!(offences.is_empty(), "{offences:#?}");
     }
 

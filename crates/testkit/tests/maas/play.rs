@@ -409,7 +409,10 @@ impl Play {
             .map(|at| at.system_id.clone())
             .filter(|id| !id.is_empty())
             .collect();
-        auditor::everything(&self.plant.sim.log(), &ours, &claimed)
+        let log = self.plant.sim.log();
+        let mut offences = auditor::everything(&log, &ours, &claimed);
+        offences.extend(auditor::unprepared(&log, &ours));
+        offences
     }
 
     pub async fn over(self, engine: Option<Engine>) {

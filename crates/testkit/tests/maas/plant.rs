@@ -103,7 +103,7 @@ impl Plant {
         sim.on_first_boot(move |boot| queue.lock().expect("a lock").push(boot));
         let mut policy = NodePolicy { provider: "sim".to_owned(), ..NodePolicy::default() };
         // slow enough that a busy machine leaves no gap in them
-        policy.heartbeat.interval = Duration::from_millis(400);
+        policy.heartbeat.interval = Duration::from_millis(200);
         let (clients, bundles) = (Arc::new(Clients::new(impatient())), Arc::<LateBundles>::default());
         let engine = engine(&fleet, &policy, &clients, &bundles, "maas", None);
         let service = fleet.service(&engine).await;

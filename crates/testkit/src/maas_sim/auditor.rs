@@ -278,12 +278,11 @@ pub fn traps(log: &[Entry], ours: &Ours) -> Vec<String> {
         .collect()
 }
 
-/// All of the above.
+/// All of the above but what is prepared: who deploys a machine as it stands asks for no layout.
 pub fn everything(log: &[Entry], ours: &Ours, claimed: &BTreeSet<String>) -> Vec<String> {
     let mut offences = double_creates(log, ours);
     offences.extend(foreign(log, ours));
     offences.extend(unguarded_erases(log, ours));
-    offences.extend(unprepared(log, ours));
     offences.extend(left_over(log, ours, claimed));
     offences.extend(traps(log, ours));
     offences

@@ -118,7 +118,7 @@ async fn a_crash_after_every_journal_entry_loses_and_doubles_nothing() {
         println!("maas: {} has {} entries", job.kind, job.entries.len());
     }
     let mut plays = Vec::new();
-    // every other entry, unless somebody has the time for all of them
+    // every other entry; with MAAS_LENGTH above one, all of them
     for at in (1..=most).step_by(if length() > 1 { 1 } else { 2 }) {
         for n in 0..length() {
             let lives = if (at + n) % 5 == 0 { 2 + n } else { 1 + n };
@@ -193,12 +193,12 @@ async fn every_call_to_maas_may_go_wrong_in_every_way() {
     let reads = rehearsed.iter().map(|job| job.reads).max().unwrap_or(0);
     let mut plays = Vec::new();
     for number in 0..most {
-        let ways = if length() > 1 { (0..9).collect() } else { vec![number * 4, number * 4 + 1] };
+        let ways = if length() > 1 { (0..9).collect() } else { vec![number * 4] };
         plays.extend(ways.into_iter().map(|how| answered_badly(rehearsed.clone(), number, how, false)));
     }
-    let some = (0..reads).filter(|n| length() > 1 || n % 9 == 3);
+    let some = (0..reads).filter(|n| length() > 1 || n % 12 == 3);
     plays.extend(some.map(|number| answered_badly(rehearsed.clone(), number, number * 5 + 1, true)));
-    assert!(side_by_side("answers gone wrong", plays).await >= 30);
+    assert!(side_by_side("answers gone wrong", plays).await >= 15);
 }
 
 /// An action at one journal entry, with no engine there or beside one at work.
@@ -252,7 +252,7 @@ async fn every_action(kind: JobKind, one_in: usize, beside: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_action_at_every_stage_of_an_onboarding() {
-    every_action(ONBOARDING, 10, false).await;
+    every_action(ONBOARDING, 17, false).await;
     every_action(ONBOARDING, 53, true).await;
 }
 

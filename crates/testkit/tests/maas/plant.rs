@@ -103,7 +103,7 @@ impl Plant {
         sim.on_first_boot(move |boot| queue.lock().expect("a lock").push(boot));
         let mut policy = NodePolicy { provider: "sim".to_owned(), ..NodePolicy::default() };
         // slow enough that a busy machine leaves no gap in them
-        policy.heartbeat.interval = Duration::from_millis(400);
+        policy.heartbeat.interval = Duration::from_millis(200);
         let (clients, bundles) = (Arc::new(Clients::new(impatient())), Arc::<LateBundles>::default());
         let engine = engine(&fleet, &policy, &clients, &bundles, "maas", None);
         let service = fleet.service(&engine).await;
@@ -447,7 +447,9 @@ impl Plant {
         let nodes = self.fleet.store.read(|tx| node::of_site(tx, SITE, "", 10_000)).await.expect("reads");
         let claimed: BTreeSet<String> =
             nodes.iter().filter_map(|n| n.maas.as_ref()).map(|at| at.system_id.clone()).collect();
-        let offences = auditor::everything(&self.sim.log(), &ours, &claimed);
+        let log = self.sim.log();
+        let mut offences = auditor::everything(&log, &ours, &claimed);
+        offences.extend(auditor::unprepared(&log, &ours));
         assert!(offences.is_empty(), "{offences:#?}");
     }
 

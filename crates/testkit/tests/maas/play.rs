@@ -217,7 +217,8 @@ impl Play {
                 (last, turns) = (Some(at), 0);
             }
             turns += 1;
-            if turns % SKIP_AFTER == 0 {
+            // a skip is a gap in the heartbeats: what waits for steady ones would be looked at after nothing but gaps
+            if turns % SKIP_AFTER == 0 && job.stage != Some(JobStage::CheckHealth) {
                 self.plant.fleet.pass(SKIP);
             }
             assert!(turns < TURNS_MAX, "{}: stuck: {job:#?}\n{}", self.name, self.plant.waits_for(&job).await);
@@ -416,7 +417,10 @@ impl Play {
             .map(|at| at.system_id.clone())
             .filter(|id| !id.is_empty())
             .collect();
-        auditor::everything(&self.plant.sim.log(), &ours, &claimed)
+        let log = self.plant.sim.log();
+        let mut offences = auditor::everything(&log, &ours, &claimed);
+        offences.extend(auditor::unprepared(&log, &ours));
+        offences
     }
 
     pub async fn over(self, engine: Option<Engine>) {

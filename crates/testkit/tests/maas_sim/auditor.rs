@@ -134,3 +134,29 @@ async fn somebody_does_as_he_likes() {
     assert_eq!(caller.ask("GET", &format!("machines/{system_id}/"), &[]).await.status, 404);
     assert_eq!(all(&sim, &[]), Vec::<String>::new());
 }
+
+#[tokio::test]
+async fn a_deployment_of_what_was_not_prepared_is_found() {
+    let sim = instant().await;
+    let system_id = ready(&sim, MAC, BMC).await;
+    let caller = Caller::new(&sim);
+    let ours = Ours::account("admin");
+    let found = |sim: &MaasSim| auditor::unprepared(&sim.log(), &ours);
+    caller.op(&system_id, "set_storage_layout", &[("storage_layout", "lvm")]).await;
+    caller.op(&system_id, "deploy", &[]).await;
+    assert_eq!(found(&sim), Vec::<String>::new());
+    caller.op(&system_id, "release", &[]).await;
+    // it lays out its own default
+    caller.op(&system_id, "commission", &[("testing_scripts", "none")]).await;
+    caller.op(&system_id, "deploy", &[]).await;
+    assert_eq!(found(&sim).len(), 1, "{:?}", found(&sim));
+    caller.op(&system_id, "release", &[]).await;
+    caller.op(&system_id, "set_storage_layout", &[("storage_layout", "flat")]).await;
+    let interface = sim.json(&system_id).expect("a machine")["boot_interface"]["id"].to_string();
+    let path = format!("nodes/{system_id}/interfaces/{interface}/");
+    let (status, body) = sim.as_somebody().ask("POST", &path, "link_subnet", &[("mode", "AUTO"), ("subnet", "1")]);
+    assert_eq!(status, 200, "{body}");
+    caller.op(&system_id, "deploy", &[]).await;
+    let offences = found(&sim);
+    assert!(offences.len() == 2 && offences[1].contains("2 links"), "{offences:?}");
+}

@@ -87,6 +87,11 @@ const REIMAGE: &[Row] = &[
     row(&[Compensating], &[Draining, Offline, Active, Quarantined, Retired], "being taken back"),
     row(&[Cancelled], &[Offline, Active, Quarantined, Retired], "called off"),
     row(&[Completed, Reconciled], &[Active], "its system came anew"),
+    row(
+        &[Running, Completed, Reconciled],
+        &[Quarantined],
+        "quarantined by somebody after it was proven: it stays until somebody recovers it",
+    ),
 ];
 
 pub fn rows(kind: JobKind) -> &'static [Row] {

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use domain::agent::{AgentIdentity, BootstrapToken, IdentityState};
 use domain::boot_node::{BootNode, BootState};
 use domain::identity::another_machine;
+use domain::install_order::{Closing, InstallOrder};
 use domain::job::Job;
 use domain::job_stage::JobStage;
 use domain::machine::Machine;
@@ -484,23 +485,35 @@ impl Standing {
             );
             return Err(Failure::new("ACTIVE_RUN", FailureClass::Conflict, message));
         }
-        let Some(boot) = &self.boot else { return Ok("no boot node is linked to it") };
+        let since = self.sight.job.created_at;
+        let agent_came = self.sight.agent.as_ref().is_some_and(|agent| agent.enrolled_at > since);
+        let Some(boot) = &self.boot else {
+            return if agent_came { Ok("its agent came since this job began") } else { Err(self.nothing_new("")) };
+        };
+        let written = |order: &InstallOrder| order.closed.is_some_and(|(at, how)| at > since && how == Closing::Done);
         match boot.state {
-            BootState::Installed | BootState::Active => Ok("its boot node is installed"),
-            BootState::Discovered
+            BootState::Installed | BootState::Active if boot.order.as_ref().is_some_and(written) => {
+                Ok("its boot node was installed since this job began")
+            }
+            BootState::Installed | BootState::Active if agent_came => Ok("its agent came since this job began"),
+            BootState::Installed
+            | BootState::Active
+            | BootState::Discovered
             | BootState::Pending
             | BootState::Installing
             | BootState::InstallFailed
             | BootState::Reprovision
             | BootState::Deprovisioning
             | BootState::Migrating
-            | BootState::Retired => {
-                let message = format!(
-                    "its boot node {0} is {1}: nothing that runs there can be taken as it is; install it ('millwright boot show {0}'), or 'millwright job retry_stage {job}' has a run do it",
-                    boot.id, boot.state
-                );
-                Err(needs("NOT_INSTALLED", message))
-            }
+            | BootState::Retired => Err(self.nothing_new(&format!(" (boot node {} is {})", boot.id, boot.state))),
         }
+    }
+
+    fn nothing_new(&self, state: &str) -> Failure {
+        let message = format!(
+            "nothing was installed on machine {} since this job began{state}: there is nothing to take as it is; install it, or 'millwright job retry_stage {}' has a run do it",
+            self.machine.id, self.sight.job.id
+        );
+        needs("NOT_INSTALLED", message)
     }
 }

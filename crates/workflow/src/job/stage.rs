@@ -10,7 +10,7 @@ use domain::finding::FindingKind;
 use domain::job::{Job, JobStatus, Purpose};
 use domain::job_stage::{Ground, JobKind, JobStage, Mode, Undo};
 use domain::link::{Candidate, Link, link_node, record_of_node};
-use domain::node::{Node, NodeStatus};
+use domain::node::{Node, NodeStatus, PROBES};
 use domain::stage::{FailureClass, StageDecl};
 use domain::{Error, ExecutionId, JobId, NodeId};
 use engine::{Aborted, Acted, Event, Failure, Look, Seen, StageCx, Work};
@@ -160,6 +160,11 @@ impl JobWork {
             JobStage::CheckHealth if matches!(self.kind, JobKind::Decommission(Mode::Reimage(_))) => {
                 match sight.node.status {
                     NodeStatus::Active => Seen::Done("its heartbeat is steady: it is active".to_owned()),
+                    // what a person has said outlasts the job; what probes have said they take back
+                    NodeStatus::Quarantined if sight.node.quarantined_by != PROBES => {
+                        let (by, id) = (&sight.node.quarantined_by, &sight.node.id);
+                        Seen::Done(format!("{by} has quarantined it meanwhile, until 'millwright node recover {id}'"))
+                    }
                     status => waiting(format!("its heartbeats to bring it from {status} to active")),
                 }
             }

@@ -2,6 +2,7 @@
 
 mod by_network;
 mod plant;
+mod starts;
 
 use crate::length;
 use crate::strike::Strike;
@@ -14,6 +15,7 @@ use domain::{JobId, Reason};
 use engine::Engine;
 use plant::{AGENT_URL, KIND, Plant, bundle_in};
 use service::agents::AgentSetup;
+use starts::Fault;
 use std::sync::Arc;
 use testkit::fleet::{Database, admin, start};
 use workflow::job::Learned;
@@ -246,7 +248,48 @@ async fn a_crash_after_every_journal_entry_never_makes_two_runs() {
         plays += 1;
     }
     println!("reimage: {plays} crashes");
-    assert!(plays >= 40, "only {plays} entries");
+    assert!(plays >= 30, "only {plays} entries");
+}
+
+/// Between the bundle and the run, and between the run and the word of it, there is no journal entry.
+#[tokio::test(start_paused = true)]
+async fn a_start_whose_answer_is_lost_is_found_again() {
+    for (fault, killed, cancelled) in [
+        (Fault::Before, false, false),
+        (Fault::After, false, false),
+        (Fault::HangsBefore, true, false),
+        (Fault::HangsAfter, true, false),
+        (Fault::HangsBefore, true, true),
+        (Fault::HangsAfter, true, true),
+    ] {
+        let name = format!("{fault:?}, killed: {killed}, cancelled: {cancelled}");
+        let plant = Plant::new(Database::Memory).await;
+        plant.starts_badly(fault);
+        let mut engine = plant.life(None).await;
+        let job = plant.reimage().await.expect("it begins");
+        plant.lives_until(&job, &name, |_| plant.has_started_badly()).await;
+        if killed {
+            engine.kill();
+            engine.ended().await;
+            engine = plant.engine(None);
+        }
+        if cancelled {
+            plant.act(&job, JobAction::Cancel).await.expect("is called off");
+        }
+        if killed {
+            engine.start().await.expect("starts");
+        }
+        if cancelled {
+            let (_, ended) = plant.rests(&job, &name).await;
+            assert_eq!(ended.status, JobStatus::Cancelled, "{name}: {ended:#?}");
+            let runs = plant.audited(&job, &name).await;
+            assert_eq!(runs.len(), usize::from(fault == Fault::HangsAfter), "{name}: {runs:#?}");
+        } else {
+            plant.completes(&job, &name).await;
+            assert_eq!(plant.audited(&job, &name).await.len(), 1, "{name}");
+        }
+        plant.over(engine).await;
+    }
 }
 
 /// One in so many of the actions, others at each entry; with `JOBS_LENGTH` above one, all of them.

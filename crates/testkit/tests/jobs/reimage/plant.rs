@@ -2,6 +2,7 @@
 //! served, and the agent that comes with what its seed says.
 
 use super::by_network::ByNetwork;
+use super::starts::{Fault, Starts};
 use crate::rows::rows_hold;
 use crate::table;
 use crate::world::{Hardware, hardware, new_node, way_to};
@@ -48,6 +49,7 @@ pub struct Plant {
     pub policy: NodePolicy,
     database: Database,
     bundles: Arc<LateBundles>,
+    starts: Arc<Starts>,
     pub node: NodeId,
     pub boot: BootNodeId,
     hardware: Hardware,
@@ -110,7 +112,8 @@ impl Plant {
             policy.heartbeat.interval = Duration::from_millis(100);
         }
         let bundles = Arc::<LateBundles>::default();
-        let door = engine(&fleet, database, &policy, &bundles, "the door", None);
+        let starts = Arc::new(Starts::new(&bundles));
+        let door = engine(&fleet, database, &policy, (&bundles, &starts), "the door", None);
         let service = fleet.service(&door).await;
         service.keeps_nodes_by(policy.clone());
         service.serves_agents(agents(policy.heartbeat));
@@ -143,6 +146,7 @@ impl Plant {
             policy,
             database,
             bundles,
+            starts,
             node,
             boot,
             hardware,
@@ -237,7 +241,7 @@ impl Plant {
     }
 
     pub fn engine(&self, observer: Option<JournalObserver>) -> Engine {
-        engine(&self.fleet, self.database, &self.policy, &self.bundles, "one", observer)
+        engine(&self.fleet, self.database, &self.policy, (&self.bundles, &self.starts), "one", observer)
     }
 
     pub async fn life(&self, observer: Option<JournalObserver>) -> Engine {
@@ -302,6 +306,15 @@ impl Plant {
     pub async fn all_runs(&self) -> Vec<Run> {
         let read = self.fleet.store.read(|tx| run::list(tx, &run::FILTER.parse("")?, "", 100));
         read.await.expect("reads")
+    }
+
+    /// Something is lost when the next run is started.
+    pub fn starts_badly(&self, fault: Fault) {
+        self.starts.badly(fault);
+    }
+
+    pub fn has_started_badly(&self) -> bool {
+        self.starts.hit.load(Ordering::Acquire)
     }
 
     /// Every installation from now on fails; or does well again.
@@ -524,11 +537,11 @@ fn engine(
     fleet: &Fleet,
     database: Database,
     policy: &NodePolicy,
-    bundles: &Arc<LateBundles>,
+    (bundles, starts): (&Arc<LateBundles>, &Arc<Starts>),
     instance: &str,
     observer: Option<JournalObserver>,
 ) -> Engine {
-    let hands = Hands { bundles: bundles.clone(), runs: bundles.clone(), ..fleet.hands() };
+    let hands = Hands { bundles: bundles.clone(), runs: starts.clone(), ..fleet.hands() };
     let workflows: Vec<Arc<dyn engine::Workflow>> =
         vec![Arc::new(JobWorkflow::new(policy.clone(), hands)), Arc::new(RunWorkflow::new(fleet.providers()))];
     let options = EngineOptions::new(instance);

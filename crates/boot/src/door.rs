@@ -314,14 +314,9 @@ async fn seed(State(door): State<Arc<Door>>, Path(file): Path<String>, headers: 
         Ok(ordered) => ordered,
         Err(e) => return refused(e),
     };
-    let c = &ordered.node.claims;
-    let machine = ordered.node.machine_id.as_ref().map(ToString::to_string).unwrap_or_default();
-    let hostname = if c.hostname.is_empty() { machine } else { c.hostname.clone() };
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
-    let hostname: String = hostname.chars().filter(|c| plain(*c)).take(63).collect();
     match file.as_str() {
         "meta-data" => {
-            let id = &ordered.order.id;
+            let (id, hostname) = (&ordered.order.id, ordered.hostname());
             // in quotes: "1.5" or "null" is a name, too
             text(StatusCode::OK, format!("instance-id: {id}\nlocal-hostname: \"{hostname}\"\n"))
         }
@@ -338,19 +333,25 @@ async fn seed(State(door): State<Arc<Door>>, Path(file): Path<String>, headers: 
 }
 
 impl Door {
-    /// What the order names, else what its workflow says, else nothing that cloud-init would trip over.
+    /// What the order names, else what its workflow says, else nothing that cloud-init would trip over. A job's words stand
+    /// beside the workflow's.
     async fn user_data(&self, ordered: &Ordered, token: &str) -> Result<String, Error> {
+        if ordered.is_of_a_job() {
+            let own = self.template(ordered, token).await?;
+            let told = self.service.agent_user_data(ordered, own.as_deref()).await?;
+            return Ok(told.reveal().to_owned());
+        }
         if let Some(named) = self.service.user_data(ordered).await? {
             return Ok(named.reveal().to_owned());
         }
-        let template = ordered.workflow.as_ref().filter(|w| !w.template.is_empty());
-        match template {
-            Some(workflow) => {
-                let image = self.image_of(&ordered.order, Some(workflow)).await?;
-                workflow.rendered_template(&script::values(&self.places, &ordered.node, token, &image))
-            }
-            None => Ok("#cloud-config\n{}\n".to_owned()),
-        }
+        let own = self.template(ordered, token).await?;
+        Ok(own.unwrap_or_else(|| "#cloud-config\n{}\n".to_owned()))
+    }
+
+    async fn template(&self, ordered: &Ordered, token: &str) -> Result<Option<String>, Error> {
+        let Some(workflow) = ordered.workflow.as_ref().filter(|w| !w.template.is_empty()) else { return Ok(None) };
+        let image = self.image_of(&ordered.order, Some(workflow)).await?;
+        workflow.rendered_template(&script::values(&self.places, &ordered.node, token, &image)).map(Some)
     }
 }
 

@@ -267,7 +267,9 @@ impl Job {
             return Vec::new();
         };
         let undone = |stage: &JobStage| match stage.undo() {
-            Some(Undo::GiveBack | Undo::RemoveCreated | Undo::WithdrawBundle) => !self.is_handed_over(),
+            Some(Undo::GiveBack | Undo::RemoveCreated | Undo::WithdrawBundle | Undo::CancelRun) => {
+                !self.is_handed_over()
+            }
             Some(Undo::LiftCordon) => true,
             None => false,
         };
@@ -276,7 +278,7 @@ impl Job {
 
     /// Whether the node has its new system, proven: whatever becomes of the job, that is not taken from it again.
     fn is_handed_over(&self) -> bool {
-        self.kind == JobKind::Decommission(Mode::Reimage) && self.stage == Some(JobStage::CheckHealth)
+        matches!(self.kind, JobKind::Decommission(Mode::Reimage(_))) && self.stage == Some(JobStage::CheckHealth)
     }
 }
 

@@ -282,7 +282,7 @@ fn adopt(job: &Job, node: NodeStatus) -> Result<Effect, String> {
             (JobStatus::FailedRetryable | JobStatus::FailedManualIntervention, Ground::Maas) => {
                 Ok(Effect::LeaveBehind { afterwards })
             }
-            (JobStatus::FailedRetryable | JobStatus::FailedManualIntervention, Ground::Bundle) => {
+            (JobStatus::FailedRetryable | JobStatus::FailedManualIntervention, Ground::Bundle | Ground::Boot) => {
                 Err("what was done was being taken back, all of it here: resume that, or cancel".to_owned())
             }
             _ => Err("it is being stopped: wait, or freeze it".to_owned()),

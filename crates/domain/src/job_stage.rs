@@ -15,15 +15,18 @@ pub enum Ground {
     Bundle,
     /// A MAAS deploys it.
     Maas,
+    /// Our own network boot installs it, and it was enrolled with a bundle.
+    Boot,
 }
 
 impl Ground {
-    pub const ALL: [Ground; 2] = [Ground::Bundle, Ground::Maas];
+    pub const ALL: [Ground; 3] = [Ground::Bundle, Ground::Maas, Ground::Boot];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Ground::Bundle => "bundle",
             Ground::Maas => "maas",
+            Ground::Boot => "boot",
         }
     }
 
@@ -46,16 +49,17 @@ pub enum Mode {
     /// As above, but for GPU memory.
     StorageCleanup,
     /// The system goes and comes anew; the node stays.
-    Reimage,
+    Reimage(Ground),
     /// The node goes for good.
     FullDecommission(Ground),
 }
 
 impl Mode {
-    pub const ALL: [Mode; 5] = [
+    pub const ALL: [Mode; 6] = [
         Mode::SoftReset,
         Mode::StorageCleanup,
-        Mode::Reimage,
+        Mode::Reimage(Ground::Maas),
+        Mode::Reimage(Ground::Boot),
         Mode::FullDecommission(Ground::Bundle),
         Mode::FullDecommission(Ground::Maas),
     ];
@@ -64,16 +68,22 @@ impl Mode {
         match self {
             Mode::SoftReset => "soft_reset",
             Mode::StorageCleanup => "storage_cleanup",
-            Mode::Reimage => "reimage",
+            Mode::Reimage(_) => "reimage",
             Mode::FullDecommission(_) => "full_decommission",
         }
     }
 
-    /// The mode of this name, for a node of that ground.
+    /// The mode of this name, for a node of that ground. What somebody has installed by hand nobody here installs anew.
     pub fn of(text: &str, ground: Ground) -> Option<Self> {
+        let given_back_to = match ground {
+            Ground::Maas => Ground::Maas,
+            // a machine of our own is nobody's to take back
+            Ground::Bundle | Ground::Boot => Ground::Bundle,
+        };
         let fits = |mode: &Mode| match mode {
-            Mode::SoftReset | Mode::StorageCleanup | Mode::Reimage => true,
-            Mode::FullDecommission(of) => *of == ground,
+            Mode::SoftReset | Mode::StorageCleanup => true,
+            Mode::Reimage(by) => *by == ground,
+            Mode::FullDecommission(to) => *to == given_back_to,
         };
         Self::ALL.into_iter().filter(fits).find(|mode| mode.as_str() == text)
     }
@@ -101,14 +111,15 @@ macro_rules! deployed_by_maas {
 }
 
 impl JobKind {
-    pub const ALL: [JobKind; 9] = [
+    pub const ALL: [JobKind; 10] = [
         JobKind::Onboarding(Ground::Bundle),
         JobKind::Onboarding(Ground::Maas),
         JobKind::Drain,
         JobKind::Removal,
         JobKind::Decommission(Mode::SoftReset),
         JobKind::Decommission(Mode::StorageCleanup),
-        JobKind::Decommission(Mode::Reimage),
+        JobKind::Decommission(Mode::Reimage(Ground::Maas)),
+        JobKind::Decommission(Mode::Reimage(Ground::Boot)),
         JobKind::Decommission(Mode::FullDecommission(Ground::Bundle)),
         JobKind::Decommission(Mode::FullDecommission(Ground::Maas)),
     ];
@@ -133,8 +144,8 @@ impl JobKind {
     /// What its stages stand on.
     pub const fn ground(self) -> Ground {
         match self {
-            JobKind::Onboarding(ground) | JobKind::Decommission(Mode::FullDecommission(ground)) => ground,
-            JobKind::Decommission(Mode::Reimage) => Ground::Maas,
+            JobKind::Onboarding(ground)
+            | JobKind::Decommission(Mode::Reimage(ground) | Mode::FullDecommission(ground)) => ground,
             JobKind::Drain | JobKind::Removal | JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup) => {
                 Ground::Bundle
             }
@@ -149,10 +160,12 @@ impl JobKind {
     pub const fn stages(self) -> &'static [JobStage] {
         use JobStage::{
             CheckHealth, CleanupSecrets, CleanupStorage, DisableNode, DrainNode, ForceReleaseAllocations, LinkMachine,
-            RemoveGpuaasNodeRecord, RetireGpuaasNode, ScrubGpu, ValidateCleanNode, WaitForAgentEnrollment,
+            RemoveGpuaasNodeRecord, RepaveMachine, RetireGpuaasNode, ScrubGpu, ValidateCleanNode,
+            WaitForAgentEnrollment,
         };
         match self {
-            JobKind::Onboarding(Ground::Bundle) => &[WaitForAgentEnrollment, LinkMachine, CheckHealth],
+            // our network boot installs machines by itself, and knows nothing of nodes
+            JobKind::Onboarding(Ground::Bundle | Ground::Boot) => &[WaitForAgentEnrollment, LinkMachine, CheckHealth],
             JobKind::Onboarding(Ground::Maas) => deployed_by_maas!(
                 [
                     JobStage::Maas(MaasStage::LoadSiteConfig),
@@ -172,7 +185,7 @@ impl JobKind {
                 &[DisableNode, ForceReleaseAllocations, CleanupStorage, ValidateCleanNode]
             }
             // what was there is proven gone on the system that came after it
-            JobKind::Decommission(Mode::Reimage) => deployed_by_maas!(
+            JobKind::Decommission(Mode::Reimage(Ground::Maas)) => deployed_by_maas!(
                 [
                     DisableNode,
                     ForceReleaseAllocations,
@@ -183,7 +196,18 @@ impl JobKind {
                 ],
                 [ScrubGpu, ValidateCleanNode, CheckHealth]
             ),
-            JobKind::Decommission(Mode::FullDecommission(Ground::Bundle)) => &[
+            JobKind::Decommission(Mode::Reimage(Ground::Boot | Ground::Bundle)) => &[
+                DisableNode,
+                ForceReleaseAllocations,
+                DrainNode,
+                RetireGpuaasNode,
+                RepaveMachine,
+                WaitForAgentEnrollment,
+                ScrubGpu,
+                ValidateCleanNode,
+                CheckHealth,
+            ],
+            JobKind::Decommission(Mode::FullDecommission(Ground::Bundle | Ground::Boot)) => &[
                 DisableNode,
                 ForceReleaseAllocations,
                 DrainNode,
@@ -215,7 +239,7 @@ impl JobKind {
     /// From which statuses of its node one may begin.
     pub const fn begins_from(self) -> &'static [NodeStatus] {
         match self {
-            JobKind::Onboarding(Ground::Bundle) => &[NodeStatus::BootstrapIssued],
+            JobKind::Onboarding(Ground::Bundle | Ground::Boot) => &[NodeStatus::BootstrapIssued],
             // its node comes to be with it
             JobKind::Onboarding(Ground::Maas) => &[],
             JobKind::Drain => &[NodeStatus::Active, NodeStatus::Offline, NodeStatus::Quarantined],
@@ -232,7 +256,7 @@ impl JobKind {
             JobKind::Removal | JobKind::Decommission(Mode::FullDecommission(_)) => true,
             JobKind::Onboarding(_)
             | JobKind::Drain
-            | JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup | Mode::Reimage) => false,
+            | JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup | Mode::Reimage(_)) => false,
         }
     }
 
@@ -246,7 +270,7 @@ impl JobKind {
                 _ => None,
             },
             JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup) => None,
-            JobKind::Decommission(Mode::Reimage) => match stage {
+            JobKind::Decommission(Mode::Reimage(_)) => match stage {
                 JobStage::DisableNode
                 | JobStage::ForceReleaseAllocations
                 | JobStage::DrainNode
@@ -286,6 +310,8 @@ pub enum Undo {
     GiveBack,
     /// The record that the job itself has made is removed; one that was there stays.
     RemoveCreated,
+    /// The run that installs the machine is cancelled, and its bundle is good no more.
+    CancelRun,
 }
 
 /// What an operator may say is done without the stage having done it.
@@ -383,6 +409,8 @@ impl Row {
 pub enum JobStage {
     /// One that asks a MAAS.
     Maas(MaasStage),
+    /// A run installs the machine over the network.
+    RepaveMachine,
     WaitForAgentEnrollment,
     LinkMachine,
     CheckHealth,
@@ -398,7 +426,7 @@ pub enum JobStage {
 }
 
 impl JobStage {
-    pub const ALL: [JobStage; 30] = [
+    pub const ALL: [JobStage; 31] = [
         JobStage::Maas(MaasStage::LoadSiteConfig),
         JobStage::Maas(MaasStage::ResolvePowerCredentials),
         JobStage::Maas(MaasStage::CreateOrFindInMaas),
@@ -414,6 +442,7 @@ impl JobStage {
         JobStage::Maas(MaasStage::RecoverForDatasourceRetry),
         JobStage::Maas(MaasStage::EnsureHardwareSyncConfigured),
         JobStage::Maas(MaasStage::WaitForHardwareSyncHealthy),
+        JobStage::RepaveMachine,
         JobStage::WaitForAgentEnrollment,
         JobStage::LinkMachine,
         JobStage::CheckHealth,
@@ -436,6 +465,10 @@ impl JobStage {
         const PROOF: Word = Word::WhereTheNodeGoes(Adoption::Never);
         match self {
             JobStage::Maas(stage) => stage.row(),
+            // the run has time-outs and retries of its own, and is what counts against the rack
+            JobStage::RepaveMachine => {
+                Row::new("repave_machine", 24 * HOURS).checkpoint().cleans().undo(Undo::CancelRun)
+            }
             JobStage::WaitForAgentEnrollment => {
                 Row::new("wait_for_agent_enrollment", 24 * HOURS).checkpoint().undo(Undo::WithdrawBundle).retries(0)
             }
@@ -486,9 +519,9 @@ impl JobStage {
     pub const fn is_checkpoint(self, kind: JobKind) -> bool {
         match (self, kind.ground()) {
             // the node has its new system, proven: nothing before it is done again
-            (JobStage::CheckHealth, _) if matches!(kind, JobKind::Decommission(Mode::Reimage)) => true,
-            // on a MAAS what was deployed may be gone again: the stages before it look at that, and pass over what is so
-            (JobStage::WaitForAgentEnrollment, Ground::Maas) => false,
+            (JobStage::CheckHealth, _) if matches!(kind, JobKind::Decommission(Mode::Reimage(_))) => true,
+            // what was deployed may be gone again: the stages before it look at that, and pass over what is so
+            (JobStage::WaitForAgentEnrollment, Ground::Maas | Ground::Boot) => false,
             _ => self.row().checkpoint,
         }
     }
@@ -604,6 +637,24 @@ mod tests {
             "remove_maas_record",
         ];
         assert_eq!(names(JobKind::Decommission(Mode::FullDecommission(Ground::Maas))), documented);
+    }
+
+    #[test]
+    fn a_machine_of_our_own_is_installed_by_a_run_between_its_drain_and_its_new_agent() {
+        let kind = JobKind::Decommission(Mode::Reimage(Ground::Boot));
+        let at = |stage| kind.stages().iter().position(|s| *s == stage).expect("one of its stages");
+        let way = [
+            JobStage::DrainNode,
+            JobStage::RetireGpuaasNode,
+            JobStage::RepaveMachine,
+            JobStage::WaitForAgentEnrollment,
+            JobStage::ValidateCleanNode,
+            JobStage::CheckHealth,
+        ];
+        assert!(way.map(at).is_sorted());
+        assert_eq!(kind.to_string(), "decommission (reimage, boot)");
+        assert_eq!(Mode::of("reimage", Ground::Bundle), None, "nobody installs it");
+        assert_eq!(Mode::of("full_decommission", Ground::Boot), Some(Mode::FullDecommission(Ground::Bundle)));
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub const TABLE: &[Row] = &[
     Row {
         situation: "reimage",
         node: &[N::Retired],
-        boot_node: &[B::Reprovision, B::Pending, B::Installing, B::InstallFailed],
+        boot_node: &[B::Reprovision, B::Pending, B::Installing, B::InstallFailed, B::Installed, B::Active],
         phase: &[Phase::Ready, Phase::Provisioning, Phase::Maintenance],
     },
     Row {
@@ -140,6 +140,7 @@ mod tests {
             (N::Quarantined, B::Active, InService),
             (N::Draining, B::Active, Maintenance),
             (N::Retired, B::Reprovision, Provisioning),
+            (N::Retired, B::Active, Provisioning),
             (N::Removing, B::Deprovisioning, Provisioning),
             (N::Quarantined, B::Migrating, Rma),
             (N::Retired, B::Installed, Maintenance),

@@ -37,7 +37,8 @@ impl OfJob {
             JobStage::WaitForAgentEnrollment | JobStage::LinkMachine | JobStage::CheckHealth => {
                 Some(&[MaasClass::Deployed])
             }
-            JobStage::DisableNode
+            JobStage::RepaveMachine
+            | JobStage::DisableNode
             | JobStage::ForceReleaseAllocations
             | JobStage::DrainNode
             | JobStage::CleanupStorage

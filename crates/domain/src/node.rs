@@ -268,7 +268,8 @@ impl Node {
         }
     }
 
-    /// Where its system comes from.
+    /// Where its system comes from, as far as its own record tells: whether our network boot installs its machine is
+    /// that machine's.
     pub fn ground(&self) -> Ground {
         if self.maas.is_some() { Ground::Maas } else { Ground::Bundle }
     }

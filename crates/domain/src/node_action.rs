@@ -454,7 +454,7 @@ const fn drains(kind: JobKind) -> bool {
         JobKind::Drain | JobKind::Decommission(Mode::FullDecommission(_)) => true,
         JobKind::Onboarding(_)
         | JobKind::Removal
-        | JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup | Mode::Reimage) => false,
+        | JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup | Mode::Reimage(_)) => false,
     }
 }
 

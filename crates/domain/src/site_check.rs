@@ -171,7 +171,7 @@ fn check_profile(at: &str, p: &Profile) -> Result<(), Error> {
     for (n, network) in p.roce.iter().enumerate() {
         check_roce(&field(&format!("roce[{n}]")), network)?;
     }
-    check_agent(&field("agent_url"), &field("agent_sha256"), p)?;
+    check_agent(&field("agent_url"), &field("agent_sha256"), &p.agent_url, &p.agent_sha256)?;
     check_template(&p.cloud_init).map_err(|why| Error::field(&field("cloud_init"), why))
 }
 
@@ -221,16 +221,17 @@ fn check_subnet(field: &str, text: &str) -> Result<(), Error> {
     if good { Ok(()) } else { Err(Error::field(field, "is not a subnet: a number, cidr:10.0.0.0/24 or name:NAME")) }
 }
 
-fn check_agent(url_field: &str, digest_field: &str, p: &Profile) -> Result<(), Error> {
-    check_text(url_field, &p.agent_url, limits::TEXT_MAX)?;
+/// Where an agent is fetched from, and what it must be; both, or neither.
+pub fn check_agent(url_field: &str, digest_field: &str, url: &str, sha256: &str) -> Result<(), Error> {
+    check_text(url_field, url, limits::TEXT_MAX)?;
     let wrong = |why: &str| Err(Error::field(url_field, why));
-    if p.agent_url.is_empty() {
-        return match p.agent_sha256.is_empty() {
+    if url.is_empty() {
+        return match sha256.is_empty() {
             true => Ok(()),
             false => Err(Error::field(digest_field, "says what agent_url must be, and there is none")),
         };
     }
-    let Some(rest) = p.agent_url.strip_prefix("https://").or_else(|| p.agent_url.strip_prefix("http://")) else {
+    let Some(rest) = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")) else {
         return wrong("must begin with https:// or http://");
     };
     let host = rest.split('/').next().unwrap_or_default();
@@ -239,8 +240,7 @@ fn check_agent(url_field: &str, digest_field: &str, p: &Profile) -> Result<(), E
     if host.contains('@') || !is_host(host) || !rest.chars().all(plain) {
         return wrong("is not a plain URL without a user");
     }
-    let digest =
-        p.agent_sha256.len() == 64 && p.agent_sha256.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    let digest = sha256.len() == 64 && sha256.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
     if digest {
         return Ok(());
     }

@@ -25,6 +25,9 @@ pub struct Agents {
     pub max_skew_seconds: u64,
     /// At the same time.
     pub connections: usize,
+    /// Where a machine that network boot installs anew fetches its agent; and the digest of that.
+    pub agent_url: String,
+    pub agent_sha256: String,
 }
 
 const HOUR: u64 = 3600;
@@ -45,6 +48,8 @@ impl Default for Agents {
             back_after_beats: beats.back_after,
             max_skew_seconds: setup.max_skew.as_secs(),
             connections: api::AgentOptions::default().connections_max,
+            agent_url: String::new(),
+            agent_sha256: String::new(),
         }
     }
 }
@@ -72,7 +77,8 @@ impl Agents {
         if self.public_url.as_ref().is_some_and(|url| !url.starts_with("https://")) {
             return Err("agents.public_url: is not a URL such as https://millwright.example.net:7701".to_owned());
         }
-        Ok(())
+        domain::site_check::check_agent("agents.agent_url", "agents.agent_sha256", &self.agent_url, &self.agent_sha256)
+            .map_err(|e| e.message)
     }
 
     /// Where to listen, beside a main port at `main`.
@@ -114,6 +120,8 @@ impl Agents {
             renew_grace: Duration::from_secs(self.renew_grace_days * DAY),
             heartbeat: self.heartbeat(),
             max_skew: Duration::from_secs(self.max_skew_seconds),
+            agent_url: self.agent_url.clone(),
+            agent_sha256: self.agent_sha256.clone(),
         }
     }
 }
@@ -132,6 +140,22 @@ mod tests {
         assert_eq!((at("127.0.0.1:65535"), at("localhost")), (None, None));
         let set = Agents { listen: Some("10.0.0.1:1".to_owned()), ..Agents::default() };
         assert_eq!(set.listen_at("localhost").as_deref(), Ok("10.0.0.1:1"));
+    }
+
+    #[test]
+    fn an_agent_is_fetched_by_a_plain_url_with_its_digest() {
+        let of = |url: &str, sum: &str| Agents { agent_url: url.into(), agent_sha256: sum.into(), ..Agents::default() };
+        let sum = "ab".repeat(32);
+        assert_eq!(of("https://files.example/agent", &sum).check(), Ok(()));
+        for (url, sum, key) in [
+            ("https://files.example/agent", "", "agents.agent_sha256"),
+            ("", sum.as_str(), "agents.agent_sha256"),
+            ("ftp://files.example/agent", &sum, "agents.agent_url"),
+            ("https://files.example/$(x)\n", &sum, "agents.agent_url"),
+        ] {
+            let why = of(url, sum).check().expect_err(url);
+            assert!(why.contains(key), "{why}");
+        }
     }
 
     #[test]

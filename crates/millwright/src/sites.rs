@@ -30,13 +30,14 @@ pub fn observing() -> Arc<dyn MaasClients> {
     Arc::new(Clients::new(Options::default()))
 }
 
-/// What jobs reach outside the store with; and where their bundles come from, once the service is there.
+/// What jobs reach outside the store with; and where their bundles and runs come from, once the service is there.
 pub fn hands(working: Arc<dyn MaasClients>, vault: &Vault) -> (Hands, Arc<LateBundles>) {
     let bundles = Arc::<LateBundles>::default();
     let hands = Hands {
         maas: working,
         keyring: Arc::new(vault.clone()),
         bundles: bundles.clone(),
+        runs: bundles.clone(),
         // nothing places anything on nodes yet
         allocations: Arc::new(NoAllocations),
     };

@@ -3,6 +3,7 @@
 
 use crate::boot_identity::{Fresh, conflicts, identified, linked};
 use crate::boot_nodes::{mac_of, not_found};
+use crate::reimage::job_named;
 use crate::report_tokens::{self, Attempt};
 use crate::{Service, workflows};
 use domain::boot_decision::{Serve, Setup, decide, held_back};
@@ -446,7 +447,7 @@ impl Service {
         Ok(Ordered { node, order, workflow })
     }
 
-    /// What cloud-init is given, where the order names it. For the bearer of its token, and nobody else.
+    /// What cloud-init is given, where the order names a credential with it. For the bearer of its token, and nobody else.
     pub async fn user_data(&self, ordered: &Ordered) -> Result<Option<Secret>, Error> {
         let name = &ordered.order.user_data_ref;
         if name.is_empty() {
@@ -475,6 +476,22 @@ pub struct Ordered {
     pub node: BootNode,
     pub order: InstallOrder,
     pub workflow: Option<BootWorkflow>,
+}
+
+impl Ordered {
+    /// Whether a job says what the installed system is told.
+    pub fn is_of_a_job(&self) -> bool {
+        job_named(&self.order.user_data_ref).is_some()
+    }
+
+    /// What the installed system is called.
+    pub fn hostname(&self) -> String {
+        let machine = || self.node.machine_id.as_ref().map(ToString::to_string).unwrap_or_default();
+        let told = &self.node.claims.hostname;
+        let name = if told.is_empty() { machine() } else { told.clone() };
+        let plain = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+        name.chars().filter(plain).take(63).collect()
+    }
 }
 
 /// What a token was made for.

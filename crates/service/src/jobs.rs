@@ -4,6 +4,7 @@
 use crate::change::Answer;
 use crate::machines::required;
 use crate::nodes::{NodeRef, find_node, lock_node};
+use crate::reimage::boot_node_of;
 use crate::why::at_hand;
 use crate::{Call, Page, PageRequest, Service};
 use domain::filter::Filter;
@@ -305,7 +306,7 @@ pub struct NewDecommission {
     pub grace_seconds: u32,
     pub force: bool,
     pub scratch_paths: Vec<String>,
-    /// What a reimage deploys; empty: what was deployed last.
+    /// What a reimage deploys: a profile of its site, or what network boot installs; empty: what was deployed last.
     pub profile: String,
     pub dry_run: bool,
 }
@@ -353,25 +354,25 @@ pub(crate) fn parameters(grace_seconds: u32, force: bool, scratch_paths: Vec<Str
         scratch_path(path).map_err(|why| Error::field("scratch_paths", format!("{path:?} {why}")))?;
     }
     let grace_seconds = if grace_seconds == 0 { GRACE_SECONDS } else { grace_seconds };
-    Ok(Parameters { grace_seconds, force, scratch_paths, adopting: None, maas: None })
+    Ok(Parameters { grace_seconds, force, scratch_paths, ..Parameters::default() })
 }
 
-/// What a mode means for this node.
-fn decommission_mode(text: &str, node: &Node) -> Result<Mode, Error> {
-    let known = [Mode::SoftReset, Mode::StorageCleanup, Mode::Reimage, Mode::FullDecommission(Ground::Bundle)];
-    let known = known.map(Mode::as_str);
-    let mode = Mode::of(text, node.ground()).ok_or_else(|| {
-        Error::field("mode", format!("{text:?} is no mode; there are {}", known.join(", "))).allowing(known)
-    })?;
-    if mode == Mode::Reimage && node.ground() == Ground::Bundle {
+/// What a mode means for this node, whose machine may be installed by our network boot.
+fn decommission_mode(text: &str, node: &Node, ground: Ground) -> Result<Mode, Error> {
+    let reimage = Mode::Reimage(Ground::Boot).as_str();
+    let known = [Mode::SoftReset.as_str(), Mode::StorageCleanup.as_str(), reimage, "full_decommission"];
+    if let Some(mode) = Mode::of(text, ground) {
+        return Ok(mode);
+    }
+    if text == reimage {
         let message = format!(
-            "mode reimage deploys the machine anew, and node {} was enrolled by hand: only a node of a MAAS site has one who deploys it; install it as it was, then 'millwright node rebootstrap {0}'",
+            "mode reimage deploys the machine anew, and node {} was enrolled by hand: neither is it a MAAS site's, nor is a boot node linked to its machine ('millwright boot list'); install it as it was, then 'millwright node rebootstrap {0}'",
             node.id
         );
-        let others: Vec<&str> = known.into_iter().filter(|name| *name != mode.as_str()).collect();
+        let others: Vec<&str> = known.into_iter().filter(|name| *name != reimage).collect();
         return Err(Error::new(Reason::ModeUnavailable, message).allowing(others));
     }
-    Ok(mode)
+    Err(Error::field("mode", format!("{text:?} is no mode; there are {}", known.join(", "))).allowing(known))
 }
 
 /// Whether a job of this kind may begin; `Some`: it is under way already.
@@ -462,8 +463,17 @@ impl Service {
     /// Again in the same mode: the one that is under way.
     pub async fn start_decommission(&self, call: &Arc<Call>, new: NewDecommission) -> Result<Begun, Error> {
         let named = NodeRef::new("node_id", &new.node)?;
-        let there = self.store().snapshot(move |tx| find_node(tx, &named)).await?;
-        let kind = JobKind::Decommission(decommission_mode(&new.mode, &there)?);
+        let (there, boot, open) = self
+            .store()
+            .snapshot(move |tx| {
+                let there = find_node(tx, &named)?;
+                let boot = boot_node_of(tx, &there)?;
+                let open = tx.point(&job::open_of_node(&there.id))?;
+                Ok((there, boot, open))
+            })
+            .await?;
+        let ground = if boot.is_some() { Ground::Boot } else { there.ground() };
+        let kind = JobKind::Decommission(decommission_mode(&new.mode, &there, ground)?);
         check_text("reason", &new.reason, COMMENT_MAX)?;
         if !new.scratch_paths.is_empty() {
             // root empties them
@@ -478,6 +488,11 @@ impl Service {
             };
             let wish = MaasWish { site: place.site.clone(), profile, ..MaasWish::default() };
             parameters.maas = Some(MaasWish { system_id: place.system_id.clone(), ..wish });
+        }
+        // one that is under way has been looked at
+        if let (Ground::Boot, Some(boot), None) = (kind.ground(), &boot, &open) {
+            check_text("profile", &new.profile, TEXT_MAX)?;
+            parameters.image = self.repaves(boot, &new.profile).await?;
         }
         self.begin_job(call, &new.node, kind, parameters, &new.reason, new.dry_run).await
     }

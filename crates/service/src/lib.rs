@@ -32,6 +32,7 @@ mod nodes;
 mod onboarding;
 mod page;
 mod plans;
+mod reimage;
 mod report_tokens;
 mod runs;
 mod sealing;

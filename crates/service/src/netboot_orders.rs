@@ -5,6 +5,7 @@
 //! is written by the workflow that is assigned to the boot node, in the place of that workflow's own. A name that is
 //! neither, or a machine without a boot node, is not installed by network boot.
 
+use crate::reimage;
 use crate::vault::told;
 use async_trait::async_trait;
 use domain::boot_node::{BootNode, BootState, CANCELED, MAX_INSTALL_ATTEMPTS, PROVEN, REPAVE};
@@ -100,9 +101,12 @@ fn check_workflow(tx: &mut Tx<'_>, node: &BootNode, chosen: &Chosen) -> TxResult
 }
 
 /// What cloud-init will be given must be there before anything is overwritten.
-fn check_user_data(tx: &mut Tx<'_>, name: &str) -> TxResult<()> {
+fn check_user_data(tx: &mut Tx<'_>, name: &str, run: Option<&RunId>) -> TxResult<()> {
     if name.is_empty() {
         return Ok(());
+    }
+    if let Some(job) = reimage::job_named(name) {
+        return reimage::owner(tx, &job, run).map(drop);
     }
     let there = tx.point(&credential::by_name(name))?.filter(|there| there.record.state == CredentialState::Present);
     let make = format!("set it with 'millwright credential set {name} --kind user-data --file FILE'");
@@ -229,7 +233,7 @@ impl Wish {
             Err(why) => return Err(Error::new(Reason::InvalidField, why).into()),
         };
         check_workflow(tx, &node, &chosen)?;
-        check_user_data(tx, &self.user_data_ref)?;
+        check_user_data(tx, &self.user_data_ref, run.as_ref())?;
         let new = NewOrder {
             id: self.id.clone(),
             task: OrderTask::Install,
@@ -306,6 +310,14 @@ impl Netboot for NetbootOrders {
             install::prove(tx, &node, &cause).map(drop)
         })
         .await
+    }
+}
+
+/// Whether this can be installed on a node; `Err`: it is nothing that network boot knows.
+pub(crate) fn offered(tx: &mut Tx<'_>, node: &BootNode, name: &str) -> TxResult<Result<(), String>> {
+    match chosen(tx, node, name)? {
+        Ok(chosen) => check_workflow(tx, node, &chosen).map(Ok),
+        Err(why) => Ok(Err(why)),
     }
 }
 

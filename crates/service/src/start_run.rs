@@ -2,6 +2,7 @@
 
 use crate::machines::{no_active_run, not_held, required};
 use crate::netboot_orders::check_images;
+use crate::reimage::{is_asked_for, job_named};
 use crate::runs::{RunView, view};
 use crate::{Call, Service, machines, plans};
 use domain::limits;
@@ -10,12 +11,13 @@ use domain::plan::{Plan, Step, StepKind};
 use domain::plan_defaults::{default_plan_id, tailored};
 use domain::run::{REQUESTED, RunChange, RunType, START_WITHIN};
 use domain::token::Role;
-use domain::{Error, ExecutionId, MachineId, Reason, RunId};
+use domain::{Error, ExecutionId, JobId, MachineId, Reason, RunId};
 use provider::Providers;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use store::execution::{self, NewExecution};
 use store::{Cause, Tx, TxResult, hold, idempotency, job, machine, node, run, task};
+use workflow::job::{RepaveWish, runs_of};
 use workflow::{RUN_WORKFLOW, RUN_WORKFLOW_VERSION};
 
 #[derive(Clone, Debug, Default)]
@@ -55,7 +57,7 @@ impl StartRun {
         }
     }
 
-    fn fingerprint(&self) -> String {
+    pub(crate) fn fingerprint(&self) -> String {
         let parameters = self.parameters.iter().flat_map(|(k, v)| [k.as_str(), v.as_str()]);
         idempotency::fingerprint(
             [self.run_type.as_str(), &self.plan_id, &self.override_reason].into_iter().chain(parameters),
@@ -67,6 +69,10 @@ impl Service {
     /// Starts a run and returns at once. The same request again returns the run it started.
     pub async fn start_run(&self, call: &Arc<Call>, request: StartRun) -> Result<RunView, Error> {
         let run_type = request.checked_type()?;
+        if request.parameters.get("user_data_ref").is_some_and(|named| job_named(named).is_some()) {
+            let problem = "names a job, whose own runs alone are told what it tells; name a credential";
+            return Err(Error::field("parameters.user_data_ref", problem));
+        }
         if !request.override_reason.is_empty() {
             call.needs(Role::Admin, "override_reason")?;
             call.for_fleet("override_reason")?;
@@ -80,25 +86,28 @@ impl Service {
             call: call.clone(),
             providers: self.inner.providers.clone(),
             request,
+            for_job: None,
         };
         let key = new.machine_id.to_string();
         self.change(call, &key, move |tx| new.start(tx)).await
     }
 }
 
-struct NewRun {
-    run_id: RunId,
-    execution_id: ExecutionId,
-    machine_id: MachineId,
-    run_type: Option<RunType>,
-    fingerprint: String,
-    call: Arc<Call>,
-    providers: Providers,
-    request: StartRun,
+pub(crate) struct NewRun {
+    pub run_id: RunId,
+    pub execution_id: ExecutionId,
+    pub machine_id: MachineId,
+    pub run_type: Option<RunType>,
+    pub fingerprint: String,
+    pub call: Arc<Call>,
+    pub providers: Providers,
+    pub request: StartRun,
+    /// The job that wants it, which holds the node on the machine.
+    pub for_job: Option<RepaveWish>,
 }
 
 impl NewRun {
-    fn start(&self, tx: &mut Tx<'_>) -> TxResult<RunView> {
+    pub(crate) fn start(&self, tx: &mut Tx<'_>) -> TxResult<RunView> {
         let id = &self.machine_id;
         let machine = machine::get_for_update(tx, id)?.filter(|m| self.call.sees(m));
         let machine = machine.ok_or_else(|| machines::not_found(id.as_str()))?;
@@ -107,7 +116,10 @@ impl NewRun {
         }
         no_active_run(&machine)?;
         not_held(id, hold::of(tx, id)?.as_ref())?;
-        node_is_free(tx, id)?;
+        if let Some(wish) = &self.for_job {
+            is_asked_for(tx, wish)?;
+        }
+        node_is_free(tx, id, self.for_job.as_ref().map(|wish| &wish.job))?;
         self.check_phase(&machine)?;
         let plan = self.plan(tx, &machine)?;
         may_use(&self.call, &machine, &plan, &self.request.parameters)?;
@@ -136,7 +148,7 @@ impl NewRun {
     }
 
     fn scope(&self) -> String {
-        format!("run/{}", self.machine_id)
+        runs_of(&self.machine_id)
     }
 
     fn check_phase(&self, machine: &Machine) -> Result<(), Error> {
@@ -197,14 +209,14 @@ impl NewRun {
 }
 
 /// One hold for a machine: what a job or a task does to its node must not be met by a run. In a transaction that has the
-/// machine's row it stays so.
-fn node_is_free(tx: &mut Tx<'_>, machine: &MachineId) -> TxResult<()> {
+/// machine's row it stays so. A run that its own job wants is no such meeting.
+fn node_is_free(tx: &mut Tx<'_>, machine: &MachineId, own: Option<&JobId>) -> TxResult<()> {
     let Some(enrolled) = tx.point(&node::by_machine(machine))? else { return Ok(()) };
     let held = |by: String| {
         let message = format!("machine {machine} is node {} ({}), which {by}", enrolled.id, enrolled.name);
         Error::new(Reason::MachineHeld, message).with("node_id", enrolled.id.as_str()).allowing(["wait", "cancel"])
     };
-    if let Some(open) = tx.point(&job::open_of_node(&enrolled.id))? {
+    if let Some(open) = tx.point(&job::open_of_node(&enrolled.id))?.filter(|open| Some(&open.id) != own) {
         let (id, kind, status) = (&open.id, open.kind, open.status);
         let by = format!(
             "job {id} ({kind}, {status}) holds; wait for its end, or call it off: 'millwright job cancel {id}'"

@@ -43,6 +43,9 @@ fn stage_row(kind: JobKind, stage: JobStage) -> String {
         (Some(Undo::LiftCordon), _) => "lifting the job's own cordon".to_owned(),
         (Some(Undo::WithdrawBundle), _) => "withdrawing the bundle".to_owned(),
         (Some(Undo::GiveBack), _) => "stopping what MAAS is at, and releasing the machine".to_owned(),
+        (Some(Undo::CancelRun), _) => {
+            "cancelling the run and withdrawing the bundle; what was overwritten is gone".to_owned()
+        }
         (Some(Undo::RemoveCreated), _) => "removing the record, if the job has made it".to_owned(),
         (None, Unwind::PointOfNoReturn(why)) => format!("no return: {why}"),
         (None, Unwind::Undo | Unwind::RollForward) => "–".to_owned(),

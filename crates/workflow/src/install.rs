@@ -80,6 +80,11 @@ fn way_to_pending(node: &BootNode) -> Result<&'static [BootState], Error> {
     Err(Error::new(Reason::IllegalTransition, message).with("node_id", id.as_str()))
 }
 
+/// Whether a run could bring it there now.
+pub fn may_be_repaved(node: &BootNode) -> Result<(), Error> {
+    way_to_pending(node).map(drop)
+}
+
 /// A run installs a node: it is brought to `pending`, whatever it was installed with before, and an order is opened.
 pub fn repave(tx: &mut Tx<'_>, node: &BootNode, new: &NewOrder, cause: &Cause) -> TxResult<BootNode> {
     let way = way_to_pending(node)?;

@@ -66,7 +66,7 @@ pub struct DecommissionArgs {
     /// A folder that is emptied, beside those of the configuration
     #[arg(long, value_name = "PATH")]
     scratch: Vec<String>,
-    /// Of a reimage: the profile that is deployed [default: the one that was deployed last]
+    /// Of a reimage: the site's profile, or the boot workflow, that is deployed [default: the one that was deployed last]
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     profile: String,
     /// Ask the server what would happen, and do nothing

@@ -46,6 +46,9 @@ pub struct AgentSetup {
     pub heartbeat: HeartbeatPolicy,
     /// A clock that is further off is worth a finding.
     pub max_skew: Duration,
+    /// Where a machine that our network boot installs fetches its agent, and what that must be; empty: nowhere.
+    pub agent_url: String,
+    pub agent_sha256: String,
 }
 
 impl Default for AgentSetup {
@@ -56,6 +59,8 @@ impl Default for AgentSetup {
             renew_grace: RENEW_GRACE,
             heartbeat: HeartbeatPolicy::default(),
             max_skew: Duration::from_secs(300),
+            agent_url: String::new(),
+            agent_sha256: String::new(),
         }
     }
 }

@@ -16,6 +16,7 @@ mod identities;
 mod layers;
 mod links;
 mod matrix;
+mod reimage;
 mod repeats;
 mod rows;
 mod strike;

@@ -99,7 +99,7 @@ pub fn rows(kind: JobKind) -> &'static [Row] {
         JobKind::Drain => DRAIN,
         JobKind::Removal => REMOVAL,
         JobKind::Decommission(Mode::SoftReset | Mode::StorageCleanup) => STAYS,
-        JobKind::Decommission(Mode::Reimage) => REIMAGE,
+        JobKind::Decommission(Mode::Reimage(_)) => REIMAGE,
         JobKind::Decommission(Mode::FullDecommission(_)) => FULL,
     }
 }

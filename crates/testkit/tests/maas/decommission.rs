@@ -31,7 +31,7 @@ async fn a_reimaged_node_comes_back_by_its_own_new_agent() {
     let job = plant.rests(&begun).await;
     assert_eq!(job.status, JobStatus::Completed, "{:?}", job.failure);
     let done: Vec<_> = job.done.iter().map(|done| done.stage).collect();
-    assert_eq!(done, JobKind::Decommission(Mode::Reimage).stages());
+    assert_eq!(done, JobKind::Decommission(Mode::Reimage(Ground::Maas)).stages());
     assert!(plant.is(&node, NodeStatus::Active).await);
     plant.audited().await;
 }

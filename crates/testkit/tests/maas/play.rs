@@ -33,7 +33,7 @@ const SKIP_AFTER: u32 = 150;
 const SKIP: Duration = Duration::from_secs(900);
 
 pub const ONBOARDING: JobKind = JobKind::Onboarding(Ground::Maas);
-pub const REIMAGE: JobKind = JobKind::Decommission(Mode::Reimage);
+pub const REIMAGE: JobKind = JobKind::Decommission(Mode::Reimage(Ground::Maas));
 pub const FULL: JobKind = JobKind::Decommission(Mode::FullDecommission(Ground::Maas));
 
 /// What MAAS knows of the machine before we come.

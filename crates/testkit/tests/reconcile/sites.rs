@@ -100,7 +100,7 @@ impl Land {
         let (store, ambient) = (&self.lab.fleet.store, self.lab.fleet.store.ambient());
         let job = Job {
             id: JobId::generate(ambient.uuid()),
-            kind: JobKind::Decommission(Mode::Reimage),
+            kind: JobKind::Decommission(Mode::Reimage(domain::job_stage::Ground::Maas)),
             node_id: node.clone(),
             status: JobStatus::Pending,
             version: 1,

@@ -1,6 +1,7 @@
 //! What the stages of jobs reach outside the store with. Whoever starts a server hands them in; none of them is seen by
 //! anybody else.
 
+use super::{NoRuns, Runs};
 use async_trait::async_trait;
 use domain::{Error, JobId, NodeId, Reason, Secret, Timestamp};
 use provider::{Keyring, MaasClients, NoMaas};
@@ -11,13 +12,20 @@ pub struct Hands {
     pub maas: Arc<dyn MaasClients>,
     pub keyring: Arc<dyn Keyring>,
     pub bundles: Arc<dyn Bundles>,
+    pub runs: Arc<dyn Runs>,
     pub allocations: Arc<dyn Allocations>,
 }
 
 impl Hands {
     /// Of a server that knows no MAAS, and where nothing is placed.
     pub fn bare(keyring: Arc<dyn Keyring>) -> Self {
-        Self { maas: Arc::new(NoMaas), keyring, bundles: Arc::new(NoBundles), allocations: Arc::new(NoAllocations) }
+        Self {
+            maas: Arc::new(NoMaas),
+            keyring,
+            bundles: Arc::new(NoBundles),
+            runs: Arc::new(NoRuns),
+            allocations: Arc::new(NoAllocations),
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod act;
 mod begin;
+mod boot;
 mod follow;
 mod hands;
 mod maas;
@@ -13,8 +14,10 @@ mod task_stage;
 
 pub use act::{Act, Acted, act};
 pub use begin::{NewJob, adopt_orphan, begin, lock_node};
+pub use boot::{NoRuns, RepaveWish, Runs, is_out, repave_request, runs_of};
 pub use follow::{agent_is_steady, blocked_or_not, tell_machine};
 pub use hands::{Allocations, Bundles, Hands, MadeBundle, NoAllocations, NoBundles};
+pub use maas::cloud_init;
 pub use maas::{Learned, MaasWish, NODE_ANNOTATION, PowerWish};
 pub use order::{by_hand as task_by_hand, encoded as encoded_order};
 pub use record::ended_outside;
@@ -70,6 +73,9 @@ pub struct Parameters {
     /// Of jobs on a MAAS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub maas: Option<MaasWish>,
+    /// What a reimage over the network installs: a boot workflow, or an image in the place of its own.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub image: String,
     /// The stage that somebody wants adopted as it is found, until it is or another attempt begins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub adopting: Option<Adopting>,

@@ -119,7 +119,7 @@ pub(super) fn stage_done(
                 _ => node,
             };
             match after.kind {
-                JobKind::Decommission(Mode::Reimage) if node.status == NodeStatus::Retired => {
+                JobKind::Decommission(Mode::Reimage(_)) if node.status == NodeStatus::Retired => {
                     follow::reimaged(tx, &node, &after)?
                 }
                 JobKind::Decommission(_) | JobKind::Onboarding(_) | JobKind::Drain | JobKind::Removal => node,
@@ -127,6 +127,7 @@ pub(super) fn stage_done(
         }
         JobStage::RetireGpuaasNode
         | JobStage::RemoveGpuaasNodeRecord
+        | JobStage::RepaveMachine
         | JobStage::WaitForAgentEnrollment
         | JobStage::LinkMachine
         | JobStage::CheckHealth

@@ -1,5 +1,6 @@
 //! The bodies of a job's stages. What the engine sees of a job.
 
+use super::boot::OnBoot;
 use super::maas::{Asks, OnMaas};
 use super::task_stage::TaskStage;
 use super::{EXECUTOR, Fresh, Hands, NodePolicy, Parameters, TAKING_BACK, follow, hardware_of, record, seen};
@@ -93,6 +94,15 @@ impl JobWork {
         }
     }
 
+    /// Whether a stage is our network boot's here.
+    fn asks_boot(&self, stage: JobStage) -> bool {
+        match stage {
+            JobStage::RepaveMachine => true,
+            JobStage::WaitForAgentEnrollment => self.kind == JobKind::Decommission(Mode::Reimage(Ground::Boot)),
+            _ => false,
+        }
+    }
+
     fn body(&self, index: usize) -> Result<Body, Failure> {
         self.bodies.get(index).copied().ok_or_else(|| {
             Failure::new("UNKNOWN_STAGE", FailureClass::NeedsOperator, format!("there is no stage {index}"))
@@ -125,6 +135,9 @@ impl JobWork {
         if let Some(asks) = self.asks_maas(stage) {
             return OnMaas { work: self }.look(asks, cx, sight).await;
         }
+        if self.asks_boot(stage) {
+            return OnBoot { work: self }.look(stage, cx, sight).await;
+        }
         let waiting = |on: String| Seen::Waiting { on, look_again: cx.look_again() };
         let seen = match stage {
             JobStage::WaitForAgentEnrollment => match &sight.agent {
@@ -144,14 +157,16 @@ impl JobWork {
                 None => self.machine_is_free(&sight, cx).await?,
             },
             // the heartbeats themselves bring it back, once nothing is left against it
-            JobStage::CheckHealth if self.kind == JobKind::Decommission(Mode::Reimage) => match sight.node.status {
-                NodeStatus::Active => Seen::Done("its heartbeat is steady: it is active".to_owned()),
-                // that is its own matter by now, with its own ways out: nothing of this job would change it
-                NodeStatus::Quarantined => {
-                    Seen::Done(format!("it has its new system, and is quarantined: {}", sight.node.status_reason))
+            JobStage::CheckHealth if matches!(self.kind, JobKind::Decommission(Mode::Reimage(_))) => {
+                match sight.node.status {
+                    NodeStatus::Active => Seen::Done("its heartbeat is steady: it is active".to_owned()),
+                    // that is its own matter by now, with its own ways out: nothing of this job would change it
+                    NodeStatus::Quarantined => {
+                        Seen::Done(format!("it has its new system, and is quarantined: {}", sight.node.status_reason))
+                    }
+                    status => waiting(format!("its heartbeats to bring it from {status} to active")),
                 }
-                status => waiting(format!("its heartbeats to bring it from {status} to active")),
-            },
+            }
             JobStage::CheckHealth => {
                 let now = self.store.ambient().now();
                 let steady = follow::agent_is_steady(sight.agent.as_ref(), &self.policy.heartbeat, now);
@@ -180,6 +195,7 @@ impl JobWork {
             | JobStage::CleanupStorage
             | JobStage::ScrubGpu
             | JobStage::ValidateCleanNode
+            | JobStage::RepaveMachine
             | JobStage::Maas(_) => Seen::Failed(not_ours()),
         };
         Ok(seen.into())
@@ -221,7 +237,7 @@ impl JobWork {
     }
 
     /// Whether the machine it is linked to is the one that its agent runs on.
-    async fn agrees(&self, id: &domain::MachineId, sight: &Sight) -> Result<Seen, Failure> {
+    pub(super) async fn agrees(&self, id: &domain::MachineId, sight: &Sight) -> Result<Seen, Failure> {
         let wanted = id.clone();
         let there = self.store.read(move |tx| machine::get(tx, &wanted)).await.map_err(|e| failed(&e))?;
         let facts = sight.agent.as_ref().map(hardware_of).unwrap_or_default();
@@ -272,6 +288,7 @@ impl JobWork {
                 .await
             }
             JobStage::LinkMachine => return self.link().await,
+            JobStage::RepaveMachine => return OnBoot { work: self }.repave(cx).await,
             JobStage::CleanupSecrets => {
                 self.write(|tx, node, _| {
                     agent::forget_tokens(tx, &node.id)?;
@@ -366,6 +383,7 @@ impl JobWork {
                 }
                 return Ok(Seen::Done(format!("left in MAAS as it is, on the word of {}", wish.by)).into());
             }
+            Undo::CancelRun => return OnBoot { work: self }.look_back(cx, sight).await,
             Undo::LiftCordon => sight.node.cordoned_by != follow::cordon_of(&sight.job),
             Undo::WithdrawBundle => {
                 let id = sight.node.id.clone();
@@ -383,13 +401,16 @@ impl JobWork {
                 Err(failure) => Acted::No(failure),
             };
         }
+        if undo == Undo::CancelRun {
+            return OnBoot { work: self }.take_back().await;
+        }
         let written = self.write(move |tx, node, job| match undo {
             Undo::LiftCordon if node.cordoned_by == follow::cordon_of(&job) => {
                 node::save(tx, &Node { cordoned_by: String::new(), cordon_reason: String::new(), ..node }).map(drop)
             }
             Undo::LiftCordon => Ok(()),
             Undo::WithdrawBundle => agent::withdraw(tx, &node.id),
-            Undo::GiveBack | Undo::RemoveCreated => Ok(()),
+            Undo::GiveBack | Undo::RemoveCreated | Undo::CancelRun => Ok(()),
         });
         acted(written.await)
     }

@@ -89,9 +89,12 @@ impl TaskStage<'_> {
         if self.stage == JobStage::RemoveGpuaasNodeRecord && sight.node.status == NodeStatus::Deleted {
             return Ok(Seen::Done("the node is deleted".to_owned()).into());
         }
-        // retired is what a drain leads to; on a MAAS the system that could be drained may be gone by then
-        let is_maas = self.work.kind.ground() == Ground::Maas;
-        if self.stage == JobStage::DrainNode && is_maas && sight.node.status == NodeStatus::Retired {
+        // retired is what a drain leads to; where it comes anew the system that could be drained may be gone by then
+        let comes_anew = match self.work.kind.ground() {
+            Ground::Maas | Ground::Boot => true,
+            Ground::Bundle => false,
+        };
+        if self.stage == JobStage::DrainNode && comes_anew && sight.node.status == NodeStatus::Retired {
             return Ok(Seen::Done("it is retired: nothing runs on it".to_owned()).into());
         }
         let mut follow = Self::following(cx);

@@ -82,6 +82,15 @@ fn base64(bytes: &[u8]) -> String {
 /// The whole text. It holds the bundle, and is as secret.
 pub fn render(profile: &Profile, told: &Told<'_>) -> Result<Secret, String> {
     let template = if profile.cloud_init.is_empty() { DEFAULT } else { profile.cloud_init.as_str() };
+    filled(template, &profile.agent_url, &profile.agent_sha256, told)
+}
+
+/// The same for a machine of no site: our own template.
+pub fn own(agent_url: &str, agent_sha256: &str, told: &Told<'_>) -> Result<Secret, String> {
+    filled(DEFAULT, agent_url, agent_sha256, told)
+}
+
+fn filled(template: &str, agent_url: &str, agent_sha256: &str, told: &Told<'_>) -> Result<Secret, String> {
     check_template(template)?;
     let mut text = String::with_capacity(template.len() + 4096);
     let mut rest = template;
@@ -95,8 +104,8 @@ pub fn render(profile: &Profile, told: &Told<'_>) -> Result<Secret, String> {
             "site" => quoted(told.site),
             "bundle_base64" => quoted(&base64(told.bundle.reveal().as_bytes())),
             "install_script_base64" => quoted(&base64(INSTALL_SCRIPT.as_bytes())),
-            "agent_url" => quoted(&profile.agent_url),
-            "agent_sha256" => quoted(&profile.agent_sha256),
+            "agent_url" => quoted(agent_url),
+            "agent_sha256" => quoted(agent_sha256),
             name => return Err(format!("{{{{ {name} }}}} is unknown")),
         };
         text.push_str(before);

@@ -234,7 +234,7 @@ impl OnMaas<'_> {
             },
             Undo::RemoveCreated if !at.learned.created => Seen::Done("its record was there before".to_owned()),
             Undo::RemoveCreated => clear_or_lost(cx, "the removal of its record"),
-            Undo::LiftCordon | Undo::WithdrawBundle => {
+            Undo::LiftCordon | Undo::WithdrawBundle | Undo::CancelRun => {
                 return fail("UNKNOWN_STAGE", FailureClass::NeedsOperator, "nothing of a MAAS");
             }
         })
@@ -296,7 +296,7 @@ impl OnMaas<'_> {
                 asked(at.maas.release(at.system_id(), &Release { erase: Erase::None, comment }).await)
             }
             (Undo::RemoveCreated, _) => asked(at.maas.delete(at.system_id()).await.map(drop)),
-            (Undo::LiftCordon | Undo::WithdrawBundle, _) => {
+            (Undo::LiftCordon | Undo::WithdrawBundle | Undo::CancelRun, _) => {
                 Acted::No(Failure::new("UNKNOWN_STAGE", FailureClass::NeedsOperator, "nothing of a MAAS"))
             }
         }

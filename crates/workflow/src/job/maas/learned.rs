@@ -73,6 +73,9 @@ pub struct Learned {
     pub erases: bool,
     /// Somebody has said that the machine is to be taken as it is found.
     pub adopted_by: String,
+    /// Runs that installed the machine, or were to.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub runs: Vec<String>,
 }
 
 impl Learned {
@@ -86,8 +89,8 @@ impl Learned {
 
     /// For a job that begins anew, with everything taken back. Bundles go on being counted: none is made twice.
     pub fn anew(text: &str) -> String {
-        let Self { bundles, .. } = Self::read(text);
-        Self { bundles, ..Self::default() }.text()
+        let Self { bundles, runs, .. } = Self::read(text);
+        Self { bundles, runs, ..Self::default() }.text()
     }
 
     /// Of another record, or one that was removed: what was true of the one before is not of this one.

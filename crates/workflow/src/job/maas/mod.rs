@@ -291,7 +291,7 @@ impl OnMaas<'_> {
 
     /// What a person must settle names the way on from there.
     fn with_way_on(&self, failure: Failure) -> Failure {
-        if failure.class.may_pass() || failure.message.contains("'millwright ") {
+        if failure.class.may_pass() || failure.message.contains("millwright ") {
             return failure;
         }
         let message =

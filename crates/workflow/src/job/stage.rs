@@ -163,7 +163,9 @@ impl JobWork {
                     // what a person has said outlasts the job; what probes have said they take back
                     NodeStatus::Quarantined if sight.node.quarantined_by != PROBES => {
                         let (by, id) = (&sight.node.quarantined_by, &sight.node.id);
-                        Seen::Done(format!("{by} has quarantined it meanwhile, until 'millwright node recover {id}'"))
+                        Seen::Done(format!(
+                            "{by} has quarantined it meanwhile, until 'millwright node recover {id} --reason WHY'"
+                        ))
                     }
                     status => waiting(format!("its heartbeats to bring it from {status} to active")),
                 }

@@ -26,8 +26,8 @@ pub struct Agents {
     /// At the same time.
     pub connections: usize,
     /// Where a machine that network boot installs anew fetches its agent; and the digest of that.
-    pub agent_url: String,
-    pub agent_sha256: String,
+    pub agent_url: Option<String>,
+    pub agent_sha256: Option<String>,
 }
 
 const HOUR: u64 = 3600;
@@ -48,8 +48,8 @@ impl Default for Agents {
             back_after_beats: beats.back_after,
             max_skew_seconds: setup.max_skew.as_secs(),
             connections: api::AgentOptions::default().connections_max,
-            agent_url: String::new(),
-            agent_sha256: String::new(),
+            agent_url: None,
+            agent_sha256: None,
         }
     }
 }
@@ -77,8 +77,9 @@ impl Agents {
         if self.public_url.as_ref().is_some_and(|url| !url.starts_with("https://")) {
             return Err("agents.public_url: is not a URL such as https://millwright.example.net:7701".to_owned());
         }
-        domain::site_check::check_agent("agents.agent_url", "agents.agent_sha256", &self.agent_url, &self.agent_sha256)
-            .map_err(|e| e.message)
+        let text = |set: &Option<String>| set.clone().unwrap_or_default();
+        let (url, sha256) = (text(&self.agent_url), text(&self.agent_sha256));
+        domain::site_check::check_agent("agents.agent_url", "agents.agent_sha256", &url, &sha256).map_err(|e| e.message)
     }
 
     /// Where to listen, beside a main port at `main`.
@@ -120,8 +121,8 @@ impl Agents {
             renew_grace: Duration::from_secs(self.renew_grace_days * DAY),
             heartbeat: self.heartbeat(),
             max_skew: Duration::from_secs(self.max_skew_seconds),
-            agent_url: self.agent_url.clone(),
-            agent_sha256: self.agent_sha256.clone(),
+            agent_url: self.agent_url.clone().unwrap_or_default(),
+            agent_sha256: self.agent_sha256.clone().unwrap_or_default(),
         }
     }
 }
@@ -144,7 +145,8 @@ mod tests {
 
     #[test]
     fn an_agent_is_fetched_by_a_plain_url_with_its_digest() {
-        let of = |url: &str, sum: &str| Agents { agent_url: url.into(), agent_sha256: sum.into(), ..Agents::default() };
+        let some = |text: &str| Some(text.to_owned());
+        let of = |url: &str, sum: &str| Agents { agent_url: some(url), agent_sha256: some(sum), ..Agents::default() };
         let sum = "ab".repeat(32);
         assert_eq!(of("https://files.example/agent", &sum).check(), Ok(()));
         for (url, sum, key) in [

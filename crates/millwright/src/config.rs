@@ -566,6 +566,10 @@ mod tests {
         }
     }
 
+    fn without_places(agents: Agents) -> Agents {
+        Agents { listen: None, public_url: None, agent_url: None, agent_sha256: None, ..agents }
+    }
+
     #[test]
     fn the_example_names_every_key_and_shows_the_defaults() {
         let as_it_is = parse(include_str!("../../../deploy/millwright.toml"), &[]).expect("the example parses");
@@ -582,10 +586,7 @@ mod tests {
             (format!("{:?}", config.limits), format!("{:?}", default.limits)),
             (format!("{:?}", config.datacenter), format!("{:?}", default.datacenter)),
             (format!("{:?}", by_default(config.netboot)), format!("{:?}", default.netboot)),
-            (
-                format!("{:?}", Agents { listen: None, public_url: None, ..config.agents.clone() }),
-                format!("{:?}", default.agents),
-            ),
+            (format!("{:?}", without_places(config.agents.clone())), format!("{:?}", default.agents)),
             (format!("{:?}", config.shutdown), format!("{:?}", default.shutdown)),
             (format!("{:?}", config.metrics), format!("{:?}", default.metrics)),
             (

@@ -206,16 +206,48 @@ async fn a_maas_that_is_down_for_an_hour_is_waited_for() {
     let mut plays: Vec<_> = [
         MaasStage::LoadSiteConfig,
         MaasStage::CreateOrFindInMaas,
+        MaasStage::CommissionNode,
         MaasStage::WaitForReady,
+        MaasStage::ConfigureStorage,
+        MaasStage::ApplyRocePhase2,
+        MaasStage::EnsurePxeInterfaceAuto,
         MaasStage::DeployViaMaas,
         MaasStage::WaitForDeployed,
+        MaasStage::ClassifyDeployFailure,
+        MaasStage::RecoverForDatasourceRetry,
         MaasStage::EnsureHardwareSyncConfigured,
+        MaasStage::WaitForHardwareSyncHealthy,
     ]
     .map(|stage| away(JobStage::Maas(stage), ONBOARDING))
     .into();
     plays.push(away(JobStage::Maas(MaasStage::ReleaseMaasNode), REIMAGE));
+    plays.push(away(JobStage::Maas(MaasStage::ReleaseMaasNode), crate::play::FULL));
     plays.push(away(JobStage::Maas(MaasStage::PowerOffMaasNode), crate::play::FULL));
+    plays.push(away(JobStage::Maas(MaasStage::RemoveMaasRecord), crate::play::FULL));
     side_by_side("MAAS is away for an hour", plays).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_maas_that_is_down_for_an_hour_is_waited_for_to_take_back_what_was_done() {
+    let play = Play::onboarding("MAAS is away, called off", Before::Nothing).await;
+    play.killed_at(JobStage::WaitForAgentEnrollment).await;
+    play.plant.sim.down().await;
+    play.act(JobAction::Cancel).await.expect("is called off");
+    let engine = play.plant.life(None).await;
+    play.lives_until(|job| job.status == JobStatus::Compensating).await;
+    for _ in 0..12 {
+        for _ in 0..8 {
+            play.plant.turn().await;
+        }
+        play.plant.fleet.pass(Duration::from_secs(300));
+        let (_, job) = play.look().await;
+        assert_eq!(job.status, JobStatus::Compensating, "{job:#?}");
+    }
+    play.plant.sim.up();
+    let (_, job) = play.rests().await;
+    assert_eq!(job.status, JobStatus::Cancelled, "{job:#?}");
+    play.audited().await;
+    play.over(Some(engine)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

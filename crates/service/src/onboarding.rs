@@ -9,7 +9,7 @@ use crate::{Call, Service};
 use domain::credential::CredentialKind;
 use domain::id::{check_name, is_hostname};
 use domain::identity::{tells, uuid_tells};
-use domain::job_stage::{Ground, JobKind};
+use domain::job_stage::{Ground, JobKind, JobStage};
 use domain::limits::{COMMENT_MAX, MAC_ADDRESSES_MAX, TEXT_MAX};
 use domain::mac::MacAddress;
 use domain::machine::check_text;
@@ -221,8 +221,16 @@ impl Service {
             let wish = new.wish.clone();
             let shown = name.clone();
             self.store().snapshot(move |tx| may_onboard(tx, &shown, &wish)).await?;
-            let stages: Vec<&str> = kind.stages().iter().map(|stage| stage.as_str()).collect();
-            let effect = format!("node {name} is made on site {}, and onboarded: {}", new.wish.site, stages.join(", "));
+            // of many, each has a line
+            let (first, last) = (kind.stages().first(), kind.stages().last());
+            let name_of = |stage: Option<&JobStage>| stage.map_or("", |stage| stage.as_str());
+            let effect = format!(
+                "node {name} is made on site {}, and onboarded in {} stages, {} to {}",
+                new.wish.site,
+                kind.stages().len(),
+                name_of(first),
+                name_of(last)
+            );
             return Ok(Onboarded { node: None, job: None, effect, done: false });
         }
         let ambient = self.store().ambient();

@@ -38,6 +38,7 @@ mod hardware_vm;
 mod help;
 mod killed;
 mod maas_end_to_end;
+mod maas_many;
 mod node_commands;
 mod observed;
 mod process;

@@ -155,7 +155,7 @@ fn beside(own: &str, agent: &Secret) -> Secret {
         (own, "Content-Type: text/plain; charset=\"utf-8\"\n"),
         (
             agent.reveal(),
-            "Content-Type: text/cloud-config; charset=\"utf-8\"\nMerge-Type: list(append)+dict(no_replace,recurse_list)+str()\n",
+            "Content-Type: text/cloud-config; charset=\"utf-8\"\nX-Merge-Type: list(append)+dict(no_replace,recurse_list)+str()\n",
         ),
     ] {
         text.push_str(&format!("--{BOUNDARY}\n{more}MIME-Version: 1.0\nContent-Transfer-Encoding: base64\n\n"));

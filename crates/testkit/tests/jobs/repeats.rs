@@ -230,11 +230,12 @@ async fn two_at_once(world: &World, other: &Store) {
         let (_, stands) = play.rests().await;
         assert_eq!(stands.status, JobStatus::FailedManualIntervention);
         play.agent.behaves();
+        // on real time the engine may be at it before the second of the two has come back
+        let carried = play.agent.carried().len();
         both(&play, action, other).await;
         let id = play.job.clone();
         let open = world.read(move |tx| execution::list_open(tx, workflow::JOB_WORKFLOW, 100)).await;
         assert!(open.iter().filter(|e| e.subject == id.as_str()).count() <= 1, "{action}: {open:?}");
-        let carried = play.agent.carried().len();
         let (_, job) = play.rests().await;
         assert!(job.status.is_terminal(), "{action}: {job:#?}");
         let more = usize::from(action != JobAction::Cancel);

@@ -1,4 +1,5 @@
-//! The agents of machines that were deployed: each comes with the bundle in its user-data, enrols, connects and beats.
+//! What runs on machines that were deployed: it reports its hardware, and its agent comes with the bundle in its user-data,
+//! enrols, connects and beats.
 
 use crate::Outcome;
 use crate::maas_site::{Ground, Maas, clock};
@@ -9,13 +10,16 @@ use proto::agent::v1::to_agent::Message as Word;
 use std::sync::Arc;
 use std::time::Duration;
 use testkit::agent_client::{Agent, Conversation, Dialer, WINDOW, der_of, wire_time};
-use testkit::maas_sim::FirstBoot;
+use testkit::maas_sim::{FirstBoot, MaasSim};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// As agents are told to by default.
 const HEARTBEAT: Duration = Duration::from_secs(15);
+/// Reports of hardware after a boot, which a real machine makes every quarter of an hour.
+const SYNC: Duration = Duration::from_secs(5);
+const SYNCS: usize = 24;
 /// What ends badly is tried again after this.
 const PAUSE: Duration = Duration::from_secs(1);
 const TRIES: usize = 10;
@@ -24,6 +28,7 @@ const TRIES: usize = 10;
 pub struct Crew {
     boots: mpsc::UnboundedReceiver<FirstBoot>,
     address: std::net::SocketAddr,
+    sim: Arc<MaasSim>,
     stop: CancellationToken,
 }
 
@@ -31,12 +36,13 @@ impl Crew {
     pub fn of(maas: &Maas, ground: &Ground) -> Self {
         let (booted, boots) = mpsc::unbounded_channel();
         maas.sim.on_first_boot(move |boot| drop(booted.send(boot)));
-        Self { boots, address: ground.agents, stop: CancellationToken::new() }
+        Self { boots, address: ground.agents, sim: maas.sim.clone(), stop: CancellationToken::new() }
     }
 
     /// Lets the agents of machines that boot come, for as long as it is waited for.
     pub async fn works(&mut self) {
         while let Some(boot) = self.boots.recv().await {
+            tokio::spawn(reports(self.sim.clone(), boot.system_id.clone(), self.stop.clone()));
             tokio::spawn(live(self.address, boot, self.stop.clone()));
         }
         std::future::pending().await
@@ -48,6 +54,16 @@ impl Crew {
 
     pub fn stop(&self) {
         self.stop.cancel();
+    }
+}
+
+async fn reports(sim: Arc<MaasSim>, system_id: String, stop: CancellationToken) {
+    for _ in 0..SYNCS {
+        tokio::time::sleep(SYNC).await;
+        if stop.is_cancelled() {
+            return;
+        }
+        sim.sync(&system_id);
     }
 }
 

@@ -89,7 +89,7 @@ async fn a_preview_changes_nothing_and_says_what_would_be() {
     let new = NewOnboarding { wish: Plant::wish(1), dry_run: true, ..NewOnboarding::default() };
     let seen = plant.service.onboard_node(&admin(), new).await.expect("a preview");
     assert!(!seen.done && seen.node.is_none() && seen.job.is_none());
-    assert!(seen.effect.contains("deploy_via_maas"), "{}", seen.effect);
+    assert!(seen.effect.contains("18 stages, load_site_config to check_health"), "{}", seen.effect);
     assert_eq!(nodes(&plant).await, 0);
     assert!(plant.sim.calls().is_empty());
 }

@@ -79,6 +79,28 @@ async fn what_was_deployed_anew_with_our_own_key_is_not_erased() {
     side_by_side("deployed anew", vec![anew(REIMAGE), anew(FULL)]).await;
 }
 
+/// Also after this very job has had the machine erased: what came since is not what it was to erase.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_deployed_after_our_erasure_is_not_erased_again() {
+    let play = Play::of(REIMAGE, "deployed after our erasure", Before::New).await;
+    play.killed_at(JobStage::Maas(MaasStage::ConfigureStorage)).await;
+    let (id, account) = (play.system_id().await, play.plant.sim.account().to_owned());
+    let erases = play.plant.sim.hardware(&mac(1)).erases;
+    assert_eq!(erases, 1, "its own");
+    play.plant.sim.as_account(&account).deploy(&id, "noble");
+    play.plant.sim.finish(&id);
+    let engine = play.plant.life(None).await;
+    for _ in 0..2 {
+        play.fails_with("STATE_DISAGREES").await;
+        play.act(JobAction::Rerun).await.expect("from its beginning");
+    }
+    let job = play.fails_with("STATE_DISAGREES").await;
+    assert_eq!(job.stage, Some(JobStage::Maas(MaasStage::ReleaseMaasNode)), "{job:#?}");
+    assert_eq!(play.plant.sim.hardware(&mac(1)).erases, erases);
+    assert_eq!(play.plant.sim.machine(&id).expect("is there").status, status::DEPLOYED);
+    play.over(Some(engine)).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_deployed_anew_with_our_own_key_is_not_released_when_the_job_is_called_off() {
     let play = Play::onboarding("deployed anew, called off", Before::Ready).await;

@@ -1,6 +1,7 @@
 //! The deployment: what the machine is told at its first boot, the order, the wait, and the way out of a failure that may
 //! pass. Deployed is not done: MAAS says so before anything works, which is why the agent must come, too.
 
+use super::super::Parameters;
 use super::cloud_init::{self, Told};
 use super::failure::{Cause, cause_of};
 use super::{
@@ -202,10 +203,7 @@ impl OnMaas<'_> {
             Ok(sight) => sight,
             Err(failure) => return Acted::No(failure),
         };
-        match self.stand(sight).await {
-            Ok(at) => self.order(&at).await,
-            Err(stopped) => super::unmoved(stopped),
-        }
+        self.order(&at.since(sight)).await
     }
 
     /// That it is ordered, and with which bundle, is durable before it is: whatever runs there later is known to be ours.
@@ -225,6 +223,16 @@ impl OnMaas<'_> {
             Ok(machine) => machine,
             Err(stopped) => return super::unmoved(stopped),
         };
+        // somebody may have taken it since the look: what they have is not ordered over
+        let bears_mark = machine.annotations.get(NODE_ANNOTATION).is_some_and(|node| node == at.node());
+        let free = match machine.status {
+            maas::READY => true,
+            maas::ALLOCATED => bears_mark || at.learned.is_ours(),
+            _ => false,
+        };
+        if !free {
+            return super::not_yet(format!("MAAS: {}", machine.says()));
+        }
         if let Err(stopped) = self.is_the_only_one(at, &machine).await {
             return super::unmoved(stopped);
         }
@@ -252,9 +260,13 @@ impl OnMaas<'_> {
             learned.synced_at.clear();
             learned.adopted_by.clear();
             learned.marked = false;
+            learned.erases = false;
             learned.sent_at_us = Some(now);
         });
         if let Err(failure) = learned.await {
+            return Acted::No(failure);
+        }
+        if let Err(failure) = self.nothing_is_adopted(at).await {
             return Acted::No(failure);
         }
         let deployment = Deployment {
@@ -268,6 +280,18 @@ impl OnMaas<'_> {
         let acted = asked(at.maas.deploy(at.system_id(), &deployment).await);
         // nothing was sent: the bundle is still to be given out, and what was ordered before still is what was
         self.unless_sent(at, acted).await
+    }
+
+    /// What is ordered by this job is its own: a wish to take things as they are found was for what was there before.
+    async fn nothing_is_adopted(&self, at: &Standing) -> Result<(), Failure> {
+        if Parameters::of(&at.sight.job).adopting.is_none() {
+            return Ok(());
+        }
+        let written = self.work.write(|tx, _, there| {
+            let parameters = Parameters { adopting: None, ..Parameters::of(&there) }.to_text();
+            job::save(tx, &Job { parameters, ..there }).map(drop)
+        });
+        written.await.map(drop).map_err(|e| super::failed(&e))
     }
 
     pub(super) async fn deployed(&self, at: &Standing, cx: &StageCx) -> Looked<Look> {
@@ -339,7 +363,8 @@ impl OnMaas<'_> {
                 Ok(done("passed over: nothing is left to mend"))
             }
             maas::DEPLOYED => {
-                self.learn(at, |learned| learned.marked = true).await?;
+                let marked = at.bears_mark(&machine);
+                self.learn(at, move |learned| learned.marked = marked).await?;
                 self.is_deployed(at, &machine).await
             }
             // a site may erase whatever is released

@@ -281,7 +281,14 @@ impl OnMaas<'_> {
             return Ok(None);
         }
         let read = at.maas.machines(&Which::Macs(macs)).await.map_err(|e| unread(&e))?;
-        Ok(read.into_iter().find(|machine| machine.description == described(at)))
+        // what somebody has taken since is theirs, whoever has made it
+        let ours = |machine: &MaasMachine| {
+            machine.description == described(at)
+                && at.taken_by(machine).is_none()
+                && !at.is_taken_anew(machine)
+                && at.contradiction(machine).is_none()
+        };
+        Ok(read.into_iter().find(ours))
     }
 
     /// Whether what was sent last may still be carried out, for all that is known.

@@ -38,6 +38,14 @@ fn left_alone(at: &Standing, machine: &MaasMachine) -> Option<String> {
     }
 }
 
+fn erase_failed(at: &Standing, machine: &MaasMachine) -> Looked<Look> {
+    let message = format!(
+        "MAAS says {} of machine {}, and its erasure has failed: what was on its disks may still be there; look at its release results in MAAS, then 'millwright job retry_stage {}'",
+        machine.status_name, machine.system_id, at.sight.job.id
+    );
+    fail("ERASE_FAILED", FailureClass::Hardware, message)
+}
+
 impl OnMaas<'_> {
     pub(super) async fn released(&self, at: &Standing, cx: &StageCx) -> Looked<Look> {
         let Some(machine) = at.read().await? else {
@@ -50,14 +58,17 @@ impl OnMaas<'_> {
             // nobody's word has somebody else's machine erased
             return at.surprise(&machine, "ours");
         }
-        // what this job has begun to release has lost its mark by that
-        if at.is_taken_anew(&machine) && machine.status != maas::ALLOCATED && !at.learned.erases {
+        // what this job has ordered and not marked yet is its own; and a person may say that it is to go all the same
+        let ours = (!at.learned.ordered.is_empty() && !at.learned.marked) || !at.learned.adopted_by.is_empty();
+        if at.is_taken_anew(&machine) && machine.status != maas::ALLOCATED && !ours {
             return at.surprise(&machine, "what was deployed for this node");
         }
         match machine.status {
             maas::READY | maas::NEW if self.is_erased(at).await? => {
                 Ok(done(format!("MAAS says {}", machine.status_name)))
             }
+            // it came to its end, and badly: once more would be without end
+            maas::READY if at.learned.erases && cx.acted && part_in_hand(cx) == RELEASE => erase_failed(at, &machine),
             maas::READY => {
                 self.may_destroy(at, &machine).await?;
                 Ok(part(&cx.facts, TAKE, cx))
@@ -70,13 +81,7 @@ impl OnMaas<'_> {
                 fail("NOT_ERASED", FailureClass::NeedsOperator, message)
             }
             maas::RELEASING | maas::DISK_ERASING => Ok(waiting(format!("MAAS: {}", machine.says()), cx).into()),
-            maas::FAILED_DISK_ERASING | maas::RELEASING_FAILED if cx.acted => {
-                let message = format!(
-                    "MAAS says {} of machine {}: what was on its disks may still be there; look at its release results in MAAS, then 'millwright job retry_stage {}'",
-                    machine.status_name, machine.system_id, at.sight.job.id
-                );
-                fail("ERASE_FAILED", FailureClass::Hardware, message)
-            }
+            maas::FAILED_DISK_ERASING | maas::RELEASING_FAILED if cx.acted => erase_failed(at, &machine),
             status if RELEASABLE.contains(&status) => {
                 self.may_destroy(at, &machine).await?;
                 Ok(part(&cx.facts, RELEASE, cx))
@@ -129,6 +134,12 @@ impl OnMaas<'_> {
             return super::unmoved(stopped);
         }
         let comment = format!("millwright job {}", at.sight.job.id);
+        let wanted = part_in_hand(cx) == TAKE && machine.status == maas::READY
+            || part_in_hand(cx) != TAKE && RELEASABLE.contains(&machine.status);
+        if !wanted {
+            // MAAS says yes to the release of what is released, and erases nothing by that
+            return super::not_yet(format!("MAAS: {}", machine.says()));
+        }
         if part_in_hand(cx) == TAKE {
             let agent_name = format!("millwright {}", at.sight.node.id);
             return asked(at.maas.allocate(at.system_id(), &agent_name, &comment).await);
@@ -260,7 +271,8 @@ impl OnMaas<'_> {
             return Ok(());
         }
         let written = self.work.write(|tx, there, of| {
-            let learned = Learned { system_id: String::new(), created: false, ..Learned::read(&of.learned) };
+            let before = Learned::read(&of.learned);
+            let learned = Learned { system_id: String::new(), created: false, sent_at_us: None, ..before };
             job::save(tx, &Job { learned: learned.text(), ..of })?;
             match there.maas.clone() {
                 Some(place) => {

@@ -360,9 +360,9 @@ impl OnMaas<'_> {
         written.await.map(drop).map_err(|e| failed(&e))
     }
 
-    /// What was written down before something was sent, that it is, is taken back where it was not.
+    /// What was written down before something was sent, that it is, is taken back where it was not, or was refused.
     async fn unless_sent(&self, at: &Standing, acted: Acted) -> Acted {
-        if !matches!(acted, Acted::NotYet { .. }) {
+        if matches!(acted, Acted::Yes | Acted::Unknown(_)) {
             return acted;
         }
         let learned = at.sight.job.learned.clone();
@@ -420,6 +420,16 @@ fn settled(looked: Looked<Look>, cx: &StageCx) -> Result<Look, Failure> {
 }
 
 impl Standing {
+    /// The same with what was learned since, in the same turn at the site.
+    fn since(&self, sight: Sight) -> Self {
+        let mut learned = Learned::read(&sight.job.learned);
+        if learned.system_id.is_empty() {
+            learned.system_id.clone_from(&self.learned.system_id);
+        }
+        let (site, profile, wish) = (self.site.clone(), self.profile.clone(), self.wish.clone());
+        Self { sight, site, profile, wish, learned, maas: self.maas.clone(), said: Mutex::new(None) }
+    }
+
     pub fn system_id(&self) -> &str {
         &self.learned.system_id
     }

@@ -155,39 +155,52 @@ async fn caught(root: &Caller, run: &pb::Run) -> Option<pb::Explanation> {
     .await
 }
 
+/// Of each kind so many are caught, in so many rounds at the most.
+const CAUGHT_MIN: usize = 3;
+const ROUNDS_MAX: usize = 4;
+
 // for every kind of step and fault the run is caught while it waits; run, machine, execution and the
 // question by id agree; what is allowed is, what is not is refused; a viewer may do nothing, and is told why
 async fn every_wait(api: Api) {
     let (root, viewer) = (root(&api).await, caller(&api, "viewer", "viewer", "").await);
-    let mut cases = Vec::new();
     for (name, kind) in kinds() {
         api.create_plan(&format!("only-{name}"), vec![step("one", kind.clone())]).await;
-        for fault in ["fail", "hang", "slow:60000", "forget", "lie", "drop"] {
-            let id = format!("m-{name}-{}", fault.split(':').next().unwrap_or_default());
-            api.register(cluster_machine(&id, &[(&format!("sim.fault.{name}"), fault)])).await;
-            let run = api.start(start_plan(&id, &format!("only-{name}"), "r1")).await;
-            cases.push((name, fault, run));
-        }
     }
-    let waits = cases.iter().map(|(name, fault, run)| {
-        let (root, viewer, api) = (&root, &viewer, &api);
-        async move {
-            let Some(e) = caught(root, run).await else { return (*name, *fault, false) };
-            filled(&e);
-            let asleep = e.execution.contains("waiting") || e.execution.contains("ready");
-            assert_eq!(e.next_try.is_some(), asleep, "{e:?}");
-            let of_viewer = viewer.why_run(&run.run_id).await;
-            assert!(of_viewer.actions.iter().all(|a| !a.allowed && !a.why_not.is_empty()), "{of_viewer:?}");
-            let role = of_viewer.actions.iter().filter(|a| a.why_not.contains("needs the role"));
-            assert!(of_viewer.at_rest || role.count() >= 2, "{of_viewer:?}");
-            try_actions(root, api, run, &e).await;
-            (*name, *fault, true)
+    let mut outcomes: Vec<(&str, &str, bool)> = Vec::new();
+    // on a busy machine a step may be over before it is looked at: then it is made once more
+    for round in 0..ROUNDS_MAX {
+        let mut cases = Vec::new();
+        for (name, _) in kinds() {
+            if outcomes.iter().filter(|o| o.0 == name && o.2).count() >= CAUGHT_MIN {
+                continue;
+            }
+            for fault in ["fail", "hang", "slow:60000", "forget", "lie", "drop"] {
+                let id = format!("m-{name}-{}-{round}", fault.split(':').next().unwrap_or_default());
+                api.register(cluster_machine(&id, &[(&format!("sim.fault.{name}"), fault)])).await;
+                let run = api.start(start_plan(&id, &format!("only-{name}"), "r1")).await;
+                cases.push((name, fault, run));
+            }
         }
-    });
-    let outcomes = futures::future::join_all(waits).await;
+        let waits = cases.iter().map(|(name, fault, run)| {
+            let (root, viewer, api) = (&root, &viewer, &api);
+            async move {
+                let Some(e) = caught(root, run).await else { return (*name, *fault, false) };
+                filled(&e);
+                let asleep = e.execution.contains("waiting") || e.execution.contains("ready");
+                assert_eq!(e.next_try.is_some(), asleep, "{e:?}");
+                let of_viewer = viewer.why_run(&run.run_id).await;
+                assert!(of_viewer.actions.iter().all(|a| !a.allowed && !a.why_not.is_empty()), "{of_viewer:?}");
+                let role = of_viewer.actions.iter().filter(|a| a.why_not.contains("needs the role"));
+                assert!(of_viewer.at_rest || role.count() >= 2, "{of_viewer:?}");
+                try_actions(root, api, run, &e).await;
+                (*name, *fault, true)
+            }
+        });
+        outcomes.extend(futures::future::join_all(waits).await);
+    }
     for (name, _) in kinds() {
         let caught = outcomes.iter().filter(|o| o.0 == name && o.2).count();
-        assert!(caught >= 3, "steps of kind {name} were caught {caught} times: {outcomes:?}");
+        assert!(caught >= CAUGHT_MIN, "steps of kind {name} were caught {caught} times: {outcomes:?}");
     }
 }
 

@@ -420,11 +420,12 @@ impl OnMaas<'_> {
                 let message = format!("the agent's identity is {}: {}", agent.state, agent.state_reason);
                 return fail("IDENTITY_STOPPED", FailureClass::NeedsOperator, message);
             }
+            // one that has enrolled and is never heard of may run on what somebody has released since
+            let machine = at.deployed_machine().await?;
+            if machine.status != maas::DEPLOYED {
+                return at.surprise(&machine, "Deployed");
+            }
             if agent.confirmed && agent.last_beat.is_some() {
-                let machine = at.deployed_machine().await?;
-                if machine.status != maas::DEPLOYED {
-                    return at.surprise(&machine, "Deployed");
-                }
                 let address = address(&machine);
                 let said = address.clone();
                 self.learn(at, move |learned| learned.address.clone_from(&address)).await?;

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use domain::job::{Job, JobStatus};
 use domain::job_action::JobAction;
 use domain::node::{Node, NodeStatus};
-use domain::site::{DiskRule, Layout, Profile, Site, SitePolicy, SiteState};
+use domain::site::{Profile, Site, SitePolicy, SiteState};
 use domain::{Error, JobId, NodeId, Secret, Timestamp};
 use engine::{Engine, EngineOptions};
 use maas::{Clients, Options};
@@ -50,22 +50,9 @@ pub struct Plant {
 
 pub fn profile(name: &str) -> Profile {
     Profile {
-        name: name.to_owned(),
-        architecture: "amd64/generic".to_owned(),
-        series: "noble".to_owned(),
-        kernel: String::new(),
-        layout: Layout::Flat,
-        root_size: String::new(),
-        boot_disk: DiskRule::default(),
-        pxe_subnet: String::new(),
-        roce: Vec::new(),
-        cloud_init: String::new(),
         agent_url: "https://images.example/millwright-agent".to_owned(),
         agent_sha256: "ab".repeat(32),
-        tags: Vec::new(),
-        pool: String::new(),
-        zone: String::new(),
-        testing_scripts: Vec::new(),
+        ..testkit::sites::profile(name)
     }
 }
 

@@ -231,10 +231,17 @@ impl OnBoot<'_> {
         }
         let placed = self.work.hands.allocations.on(node).await.map_err(|e| failed(&e))?;
         if !placed.is_empty() {
-            return Err(needs("STILL_ASSIGNED", format!("{} is still placed on node {node}", placed.join(", "))));
+            let placed = placed.join(", ");
+            let message = format!(
+                "{placed} is still placed on node {node}: have it released, then 'millwright job retry_stage {}'",
+                job.id
+            );
+            return Err(needs("STILL_ASSIGNED", message));
         }
         if !job.is_done(JobStage::DrainNode) {
-            return Err(needs("NOT_DRAINED", format!("node {node} was not drained by this job")));
+            let message =
+                format!("node {node} was not drained by this job: 'millwright job rerun {}' begins with that", job.id);
+            return Err(needs("NOT_DRAINED", message));
         }
         Ok(())
     }
